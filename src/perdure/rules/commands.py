@@ -1,0 +1,247 @@
+"""Commands: what can be asked of a session.
+
+A command carries what a rule cannot know itself: ids, content as canonical JSON bytes, who asks. Commands of the
+outside may name the `environment` that they are scoped to; commands of a worker carry the `fence` that they were
+given. `turn` is a turn's number in its session.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.records.sessions import ComputerState, HostKind, Issuer, Limits
+
+
+class Idempotency(msgspec.Struct, frozen=True):
+    """An operation's identity: `scope` names caller, operation, target and key; `request` is what was asked."""
+
+    key: str
+    scope: bytes
+    request: bytes
+
+
+class Permit(msgspec.Struct, frozen=True):
+    """A worker's leave to start a turn in the very commit that admits it.
+
+    `run_id` is given when the worker can have a new run ready at once (an inline agent without `init`).
+    """
+
+    worker: str
+    run_id: str | None = None
+
+
+class NewTurn(msgspec.Struct, frozen=True):
+    id: str
+    input_json: bytes
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all commands."""
+
+    session_id: str
+    environment: str | None = None
+    idempotency: Idempotency | None = None
+
+
+class WorkerCommand(Command, frozen=True, kw_only=True):
+    """Base of what only a session's owner may do."""
+
+    fence: int
+
+
+# --- from outside --------------------------------------------------------------------------------------------------
+
+
+class CreateSession(Command, frozen=True, kw_only=True):
+    """Create a session, with its first turn if there is an input. `reuse` makes it get-or-create."""
+
+    agent: str
+    deployment: str
+    host: HostKind
+    limits: Limits
+    key: str | None = None
+    computer: ComputerState | None = None
+    turn: NewTurn | None = None
+    permit: Permit | None = None
+
+
+class Enqueue(Command, frozen=True, kw_only=True):
+    turn: NewTurn
+    permit: Permit | None = None
+
+
+class Send(Command, frozen=True, kw_only=True):
+    """Steer the running turn if it takes messages, else enqueue."""
+
+    turn: NewTurn
+    message_id: str
+    permit: Permit | None = None
+
+
+class SendToTurn(Command, frozen=True, kw_only=True):
+    turn_id: str
+    message_id: str
+    content_json: bytes
+
+
+class Interrupt(Command, frozen=True, kw_only=True):
+    control_id: str
+    hold_id: str
+    issuer: Issuer
+    message: str | None = None
+
+
+class Resume(Command, frozen=True, kw_only=True):
+    control_id: str
+    hold_id: str
+    issuer: Issuer
+
+
+class Close(Command, frozen=True, kw_only=True):
+    control_id: str
+    issuer: Issuer
+
+
+class Cancel(Command, frozen=True, kw_only=True):
+    control_id: str
+    issuer: Issuer
+
+
+class AnswerAsk(Command, frozen=True, kw_only=True):
+    ask_id: str
+    answer_json: bytes
+    response_id: str
+    issuer: Issuer
+
+
+# --- from the engine -----------------------------------------------------------------------------------------------
+
+
+class Tick(Command, frozen=True, kw_only=True):
+    """The session's wake time has come: do what is due."""
+
+    hold_id: str
+
+
+class StartRun(Command, frozen=True, kw_only=True):
+    """Claim the session for a worker and begin a run; bumps the fence."""
+
+    worker: str
+    run_id: str
+    deployment: str
+    limits: Limits
+
+
+class AdoptRun(Command, frozen=True, kw_only=True):
+    """Claim a session whose process outlived its worker; bumps the fence, keeps the run."""
+
+    worker: str
+    run_id: str
+
+
+class RunReady(WorkerCommand, frozen=True, kw_only=True):
+    """The process is connected and has run `init`; starts the next queued turn in the same commit."""
+
+    run_id: str
+
+
+class InitFailed(WorkerCommand, frozen=True, kw_only=True):
+    run_id: str
+    error_json: bytes
+    hold_id: str
+
+
+class StopRun(WorkerCommand, frozen=True, kw_only=True):
+    """Say that the run's process is about to be ended, and why."""
+
+    run_id: str
+    reason: str
+
+
+class RunStopped(Command, frozen=True, kw_only=True):
+    """The run's process has ended as was asked."""
+
+    run_id: str
+    reason: str
+
+
+class RunLost(Command, frozen=True, kw_only=True):
+    """The run's process was lost: it died, or its worker did and it cannot be adopted."""
+
+    run_id: str
+    reason: str
+    hold_id: str
+
+
+class SetResidency(WorkerCommand, frozen=True, kw_only=True):
+    """The Computer changed between running and hibernated."""
+
+    residency: str
+    note: str | None = None
+
+
+# --- from a running handler ----------------------------------------------------------------------------------------
+
+
+class StartTurn(WorkerCommand, frozen=True, kw_only=True):
+    """Start the next queued turn; does nothing when none may start."""
+
+
+class WriteOutput(WorkerCommand, frozen=True, kw_only=True):
+    turn: int
+    op: int
+    content_json: bytes
+
+
+class WriteLive(WorkerCommand, frozen=True, kw_only=True):
+    """Overwrite a live slot: the newest partial state of something unfinished; not an event."""
+
+    turn: int
+    slot: str
+    content_json: bytes
+
+
+class TakeMessages(WorkerCommand, frozen=True, kw_only=True):
+    turn: int
+
+
+class MessageStarted(WorkerCommand, frozen=True, kw_only=True):
+    turn: int
+    message_id: str
+
+
+class MessageSettled(WorkerCommand, frozen=True, kw_only=True):
+    turn: int
+    message_id: str
+    rejected: str | None = None
+
+
+class CreateAsk(WorkerCommand, frozen=True, kw_only=True):
+    turn: int
+    ask_id: str
+    prompt_json: bytes
+    control_json: bytes
+
+
+class WithdrawAsk(WorkerCommand, frozen=True, kw_only=True):
+    turn: int
+    ask_id: str
+
+
+class CompleteTurn(WorkerCommand, frozen=True, kw_only=True):
+    """The handler returned: commit result and response, and start the next queued turn in the same commit."""
+
+    turn: int
+    result_json: bytes
+    response_json: bytes | None = None
+
+
+class FailTurn(WorkerCommand, frozen=True, kw_only=True):
+    turn: int
+    error_json: bytes
+
+
+class HandlerReleased(WorkerCommand, frozen=True, kw_only=True):
+    """The handler of a turn that was ended from outside has let go."""
+
+    turn: int

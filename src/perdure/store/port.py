@@ -1,0 +1,226 @@
+"""The store: what the engine and the server ask of it, and what every engine of it guarantees.
+
+Guarantees, which the conformance suite in `tests/store` checks for each engine:
+
+* **One commit.** `apply` commits all that a command does (head, events, rows, receipt, idempotency key), or nothing.
+* **Answered after the flush.** A caller is answered, and listeners are told, only once the commit would survive a power
+  failure. Listeners are told in commit order, before the callers are answered.
+* **Gap-free.** Events of a session are numbered 1, 2, 3 … in commit order. A reader that asks for the events after the
+  last one that it saw misses none and sees none twice.
+* **Alone.** A command that is refused changes nothing, for itself and for the commands that share its commit.
+* **The same receipt.** A command that carries an idempotency key that was used before for the same request gets the
+  first receipt, byte for byte, whatever has happened since; the rule is not asked. Another request under the key is
+  refused with `IdempotencyConflict`.
+* **Fenced.** A worker's command is decided against the fence in the same commit that writes what it says.
+* **Closed to the future.** A store written by a newer schema is refused (`StoreTooNew`) and left unchanged.
+
+Not guaranteed: that a command whose caller was cut off did not commit. Send it again with the same key and read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from perdure.records.definitions import AgentDefinition
+from perdure.records.sessions import Ask, Event, LoggedEvent, Message, QueuedTurn, Run, SessionHead, Turn
+from perdure.rules.commands import Command
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """What one command changed, told to listeners after the flush. `head` must not be changed by listeners."""
+
+    head: SessionHead
+    command: Command
+    events: Sequence[Event]
+    started: QueuedTurn | None
+    live: bool = False
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The answer to a command. `replayed` tells that an idempotency key was found and nothing was done now."""
+
+    receipt: Any
+    head: SessionHead | None
+    replayed: bool = False
+
+
+class LiveSlot(msgspec.Struct, frozen=True):
+    """The newest partial state of something unfinished."""
+
+    turn_id: str
+    content_json: bytes
+    at: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A session at one instant: its head, its newest turns in order, and its live slots by name."""
+
+    head: SessionHead
+    turns: list[Turn]
+    live: dict[str, LiveSlot]
+    has_earlier: bool
+
+
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Events in order; `has_more` tells that more were stored when the page was read."""
+
+    events: list[LoggedEvent]
+    next_after: int
+    has_more: bool
+    retained_after: int
+
+
+class SessionFilter(msgspec.Struct, frozen=True):
+    environment: str
+    agent: str | None = None
+    key: str | None = None
+    statuses: tuple[str, ...] = ()
+
+
+class Deployment(msgspec.Struct, frozen=True):
+    """One immutable build of a project in an environment."""
+
+    id: str
+    environment: str
+    digest: str
+    created_at: int
+    source: str
+    agents: tuple[AgentDefinition, ...]
+    live: bool = False
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """A scope of sessions; `id` is `project/environment`."""
+
+    id: str
+    current_deployment: str | None
+    created_at: int
+
+
+Listener: TypeAlias = Callable[[Committed], None]
+
+
+class Store(ABC):
+    """A durable store of sessions. Its methods are called on one event loop; see this module for the guarantees.
+
+    Raises `StoreError` (or a subclass) when the machine does not let it do its work: full disk, read-only folder.
+    """
+
+    # --- life
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Open the store, migrating it to this version's schema; raises `StoreInUse` and `StoreTooNew`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish the commits under way, then let go of everything."""
+
+    # --- commands
+
+    @abstractmethod
+    async def apply(self, command: Command) -> Applied:
+        """Decide and commit a command; raises the rule's `PerdureError` when it is refused."""
+
+    @abstractmethod
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` on the loop after each commit; returns what ends the subscription."""
+
+    # --- sessions
+
+    @abstractmethod
+    async def head(self, session_id: str) -> SessionHead | None:
+        """Return a session's head, or None. The caller must not change it."""
+
+    @abstractmethod
+    async def find_key(self, environment: str, agent: str, key: str) -> str | None:
+        """Return the id of the session that has the key."""
+
+    @abstractmethod
+    async def sessions(self, which: SessionFilter, before: str | None, limit: int) -> list[SessionHead]:
+        """Return heads, newest first (ids descending), with ids below `before`."""
+
+    @abstractmethod
+    async def due(self, until: int, limit: int) -> list[tuple[str, int]]:
+        """Return `(session id, wake time)` of sessions whose wake time is at or before `until`, earliest first."""
+
+    @abstractmethod
+    async def unsettled(self, after: str, limit: int) -> list[SessionHead]:
+        """Return heads of sessions that need an owner (see `rules.dispatch.needs_owner`), ids ascending after `after`."""
+
+    @abstractmethod
+    async def snapshot(self, session_id: str, turns: int) -> Snapshot | None:
+        """Return a consistent picture of a session with its newest `turns` turns."""
+
+    # --- what is in a session
+
+    @abstractmethod
+    async def events(self, session_id: str, after: int, limit: int, max_bytes: int = 4 * 1024 * 1024) -> EventPage:
+        """Return events after a sequence number; at least one if there is one, else within `max_bytes` of data.
+
+        Raises `SessionNotFound`, `InvalidCursor` beyond the end and `CursorExpired` below the retention floor.
+        """
+
+    @abstractmethod
+    async def turn(self, session_id: str, turn_id: str) -> Turn | None:
+        """Return one turn."""
+
+    @abstractmethod
+    async def turn_by_number(self, session_id: str, number: int) -> Turn | None:
+        """Return one turn by its number in the session."""
+
+    @abstractmethod
+    async def turns(self, session_id: str, after: int, limit: int) -> list[Turn]:
+        """Return turns in order of number, after one."""
+
+    @abstractmethod
+    async def asks(self, session_id: str, status: str | None, after: str, limit: int) -> list[Ask]:
+        """Return questions by id, after one."""
+
+    @abstractmethod
+    async def ask(self, session_id: str, ask_id: str) -> Ask | None:
+        """Return one question."""
+
+    @abstractmethod
+    async def message(self, session_id: str, message_id: str) -> Message | None:
+        """Return one steering message."""
+
+    @abstractmethod
+    async def runs(self, session_id: str, after: int, limit: int) -> list[Run]:
+        """Return runs in order of number, after one."""
+
+    @abstractmethod
+    async def run(self, session_id: str, run_id: str) -> Run | None:
+        """Return one run."""
+
+    # --- environments and deployments
+
+    @abstractmethod
+    async def environment(self, environment: str) -> Environment | None:
+        """Return an environment by `project/environment`."""
+
+    @abstractmethod
+    async def environments(self) -> list[Environment]:
+        """Return all environments in order of id."""
+
+    @abstractmethod
+    async def put_deployment(self, deployment: Deployment) -> Deployment:
+        """Store a deployment and its environment; the same digest in the environment returns the first one."""
+
+    @abstractmethod
+    async def promote(self, environment: str, deployment_id: str) -> Environment:
+        """Make a deployment current; raises `DeploymentNotFound`."""
+
+    @abstractmethod
+    async def deployment(self, deployment_id: str) -> Deployment | None:
+        """Return one deployment."""
+
+    @abstractmethod
+    async def deployments(self, environment: str, before: str | None, limit: int) -> list[Deployment]:
+        """Return deployments, newest first."""
