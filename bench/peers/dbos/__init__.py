@@ -1,0 +1,3 @@
+"""See driver.py."""
+
+from __future__ import annotations

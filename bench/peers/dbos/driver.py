@@ -1,0 +1,77 @@
+"""DBOS on its SQLite system database, called in process: a turn is one workflow with one step.
+
+The three durable points: the workflow's row with its input, the step's recorded output, the workflow's recorded result.
+DBOS does not order the turns of a conversation; here the load does, which is the cheapest way to have them ordered.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dbos import DBOS, SetWorkflowID
+
+from bench import load, wire
+
+
+@DBOS.step()
+async def work(text: str) -> str:
+    return load.OUTPUT
+
+
+@DBOS.workflow()
+async def respond(text: str) -> str:
+    await work(text)
+    return load.RESPONSE
+
+
+async def turn(conversation: str, index: int) -> None:
+    with SetWorkflowID(f"{conversation}-{index}"):
+        await respond(load.INPUT)
+
+
+def journal_mode(path: Path) -> str:
+    """As stored in the file, if it is WAL; otherwise a rollback journal, SQLite's default."""
+    with sqlite3.connect(path) as database:
+        return str(database.execute("PRAGMA journal_mode").fetchone()[0])
+
+
+async def hello(path: Path) -> dict[str, Any]:
+    return {
+        "system": "dbos",
+        "versions": {"dbos": version("dbos"), "sqlalchemy": version("sqlalchemy")},
+        "durability": f"SQLite journal_mode={journal_mode(path)}, synchronous: SQLite's default, FULL",
+    }
+
+
+async def main() -> None:
+    answers = wire.take_stdout()
+    path = Path(sys.argv[1]) / "dbos.db"
+    DBOS(
+        config={
+            "name": "bench",
+            "system_database_url": f"sqlite:///{path}",
+            "log_level": "ERROR",
+            "run_admin_server": False,
+            "application_version": "1",
+            "executor_id": "bench",
+        }
+    )
+    DBOS.launch()
+    await wire.serve(
+        {
+            "hello": partial(hello, path),
+            "turns": partial(load.converse, turn),
+            "create": partial(load.open_many, turn),
+            "extend": partial(load.extend, turn),
+        },
+        answers,
+    )
+
+
+if __name__ == "__main__":
+    wire.run(main)

@@ -1,0 +1,94 @@
+"""LangGraph, a thread a conversation, SQLite checkpointer, `durability="sync"`.
+
+The graph has two nodes, so that a turn has the three durable points of ours: the checkpoint of the input, the one after
+the node that makes the output, the one after the node that makes the response. Messages are plain dicts under
+`operator.add` (the cheap reducer; `add_messages` costs more).
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import END, START, StateGraph
+
+from bench import load, wire
+
+PACKAGES = ("langgraph", "langgraph-checkpoint-sqlite")
+
+
+class State(TypedDict):
+    messages: Annotated[list[dict[str, str]], operator.add]
+
+
+async def work(state: State) -> dict[str, Any]:
+    return {"messages": [{"role": "tool", "content": load.OUTPUT}]}
+
+
+async def respond(state: State) -> dict[str, Any]:
+    return {"messages": [{"role": "assistant", "content": load.RESPONSE}]}
+
+
+def build(saver: AsyncSqliteSaver) -> Any:
+    graph = StateGraph(State)
+    graph.add_node("work", work)
+    graph.add_node("respond", respond)
+    graph.add_edge(START, "work")
+    graph.add_edge("work", "respond")
+    graph.add_edge("respond", END)
+    return graph.compile(checkpointer=saver)
+
+
+async def turn(graph: Any, conversation: str, index: int) -> None:
+    message = {"role": "user", "content": load.INPUT}
+    where = {"configurable": {"thread_id": conversation}}
+    await graph.ainvoke({"messages": [message]}, where, durability="sync")
+
+
+async def pragma(saver: AsyncSqliteSaver, name: str) -> Any:
+    async with saver.conn.execute(f"PRAGMA {name}") as cursor:
+        row = await cursor.fetchone()
+        assert row is not None
+        return row[0]
+
+
+async def hello(saver: AsyncSqliteSaver) -> dict[str, Any]:
+    journal, sync = await pragma(saver, "journal_mode"), await pragma(saver, "synchronous")
+    return {
+        "system": "langgraph",
+        "versions": {name: version(name) for name in PACKAGES},
+        "durability": f"SQLite journal_mode={journal}, synchronous={sync} (2 = FULL), durability=sync",
+    }
+
+
+async def stored(saver: AsyncSqliteSaver, path: Path) -> int:
+    """Bytes of the database file with its log folded in."""
+    await pragma(saver, "wal_checkpoint(TRUNCATE)")
+    return path.stat().st_size
+
+
+async def main() -> None:
+    answers = wire.take_stdout()
+    path = Path(sys.argv[1]) / "langgraph.db"
+    async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
+        await saver.setup()
+        one = partial(turn, build(saver))
+        await wire.serve(
+            {
+                "hello": partial(hello, saver),
+                "turns": partial(load.converse, one),
+                "create": partial(load.open_many, one),
+                "extend": partial(load.extend, one),
+                "stored": partial(stored, saver, path),
+            },
+            answers,
+        )
+
+
+if __name__ == "__main__":
+    wire.run(main)
