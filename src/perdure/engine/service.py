@@ -98,14 +98,25 @@ class Service(Protocol):
 
     # --- admission
     async def create_session(
-        self, scope: Scope, agent: str, *, input: ContentLike | None = None, key: str | None = None,
+        self,
+        scope: Scope,
+        agent: str,
+        *,
+        input: ContentLike | None = None,
+        key: str | None = None,
         idempotency_key: str | None = None,
     ) -> bytes:
         """Create a session, with its first turn if there is input."""
         ...
 
     async def get_or_create(
-        self, scope: Scope, agent: str, *, key: str, input: ContentLike | None = None, idempotency_key: str | None = None
+        self,
+        scope: Scope,
+        agent: str,
+        *,
+        key: str,
+        input: ContentLike | None = None,
+        idempotency_key: str | None = None,
     ) -> bytes:
         """Find the session of a key or create it, and enqueue the input if there is one."""
         ...
@@ -135,16 +146,20 @@ class Service(Protocol):
 
     async def cancel(self, scope: Scope, session_id: str, *, idempotency_key: str | None = None) -> bytes: ...
 
-    async def answer_ask(
-        self, scope: Scope, session_id: str, ask_id: str, answer: Any, response_id: str
-    ) -> Ask: ...
+    async def answer_ask(self, scope: Scope, session_id: str, ask_id: str, answer: Any, response_id: str) -> Ask: ...
 
     # --- reading
     async def session(self, scope: Scope, session_id: str) -> SessionView: ...
 
     async def sessions(
-        self, scope: Scope, *, agent: str | None = None, key: str | None = None, statuses: tuple[str, ...] = (),
-        before: str | None = None, limit: int = 50,
+        self,
+        scope: Scope,
+        *,
+        agent: str | None = None,
+        key: str | None = None,
+        statuses: tuple[str, ...] = (),
+        before: str | None = None,
+        limit: int = 50,
     ) -> list[SessionView]: ...
 
     async def turn(self, scope: Scope, session_id: str, turn_id: str) -> Turn: ...
@@ -169,7 +184,9 @@ class Service(Protocol):
 
     async def runs(self, scope: Scope, session_id: str, *, after: int = 0, limit: int = 50) -> list[Run]: ...
 
-    async def run_log(self, scope: Scope, session_id: str, run_id: str, *, offset: int = 0, limit: int = 65536) -> LogChunk: ...
+    async def run_log(
+        self, scope: Scope, session_id: str, run_id: str, *, offset: int = 0, limit: int = 65536
+    ) -> LogChunk: ...
 
     # --- agents and deployments
     async def agents(self, scope: Scope) -> list[AgentDefinition]: ...

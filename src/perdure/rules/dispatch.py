@@ -82,5 +82,9 @@ def wake_at(head: SessionHead) -> int | None:
 
 
 def needs_owner(head: SessionHead) -> bool:
-    """Whether a worker that starts up has to look at the session: something runs, or something may."""
-    return head.run is not None or is_runnable(head)
+    """Whether a worker that starts up has to look at the session: something runs, or something may.
+
+    An inline session that was idle is not among them: what its worker had of it is gone, and the next input finds out.
+    """
+    has_process = head.run is not None and head.host == "process"
+    return head.active is not None or head.winding is not None or has_process or is_runnable(head)

@@ -107,9 +107,12 @@ def write_output(head: SessionHead, command: WriteOutput, now: int, found: Found
     active = running(head, command.turn)
     draft = Draft(head, now)
     if command.op <= active.op:
-        return draft.done(need(found, "output_seq", (command.turn, command.op, active.started_seq)))
+        # An op that was refused before has no event: it is decided anew.
+        seq = need(found, "output_seq", (command.turn, command.op, active.started_seq))
+        if seq is not None:
+            return draft.done(seq)
     size = spend(active, len(command.content_json))
-    draft.update_active(op=command.op, size=size)
+    draft.update_active(op=max(command.op, active.op), size=size)
     content = b'{"content":' + command.content_json + b"}"
     return draft.done(draft.event("turn.output", content, turn=command.turn, op=command.op))
 

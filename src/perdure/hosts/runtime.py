@@ -1,0 +1,158 @@
+"""The runtime of one session: calls `init` once, then the handler for one turn after another.
+
+It is the same code in the worker (inline host) and in a session's own process (process host); what differs is the
+link through which it speaks with the session's driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from perdure.errors import PerdureError
+from perdure.hosts.context import ComputerInfo, InitContext, RecoveryInfo, RunInfo, SessionInfo, TurnContext
+from perdure.hosts.protocol import Answered, Begin, Deliver, Directive, InitRaised, Link, Ready, Released, RunSpec, Stop
+from perdure.hosts.turns import TurnExecution, TurnHandler, call_surely, error_json
+
+log = logging.getLogger("perdure.run")
+
+InitHandler = Callable[[InitContext], Awaitable[Any]]
+
+
+class Handlers(msgspec.Struct, frozen=True):
+    """An agent's code."""
+
+    turn: TurnHandler
+    init: InitHandler | None = None
+
+
+class SessionRuntime:
+    """Runs one session's handlers in this event loop. Its methods are called on that loop."""
+
+    def __init__(self, handlers: Handlers, spec: RunSpec, link: Link, context: Context | None = None) -> None:
+        self._handlers: Final = handlers
+        self._spec: Final = spec
+        self._link: Final = link
+        self._context = context
+        self._turn_context: TurnContext | None = None
+        self._execution: TurnExecution | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.highest_turn = 0
+        self.initialised = False
+
+    # --- init
+
+    async def start(self) -> None:
+        """Run `init` and report how it went. Called once in a runtime's life."""
+        try:
+            context = _init_context(self._spec)
+            result = await self._handlers.init(context) if self._handlers.init else None
+        except Exception as error:
+            log.exception("init failed")
+            await self._link.call(InitRaised(self._spec.run_id, error_json(error, "init_failed")))
+            return
+        self._turn_context = _turn_context(context, result)
+        self.initialised = True
+        await self._link.call(Ready(self._spec.run_id))
+
+    def be_ready(self) -> None:
+        """Take turns at once: for agents without `init` on hosts that need no report."""
+        self._turn_context = _turn_context(_init_context(self._spec), None)
+        self.initialised = True
+
+    # --- directives
+
+    def tell(self, directive: Directive) -> None:
+        """Follow a directive. Turns that were begun before, and what is meant for ended ones, are passed over."""
+        if isinstance(directive, Begin):
+            self._begin(directive)
+        elif self._execution is not None and self._execution.number == directive.turn:
+            self._pass_on(self._execution, directive)
+        elif isinstance(directive, Stop):
+            self._spawn(self._release(directive.turn))
+
+    def _pass_on(self, execution: TurnExecution, directive: Directive) -> None:
+        if isinstance(directive, Stop):
+            self._stop(execution)
+        elif isinstance(directive, Deliver):
+            execution.deliver(directive)
+        elif isinstance(directive, Answered):
+            execution.answered(directive)
+
+    def _begin(self, directive: Begin) -> None:
+        if directive.turn <= self.highest_turn:
+            return
+        self.highest_turn = directive.turn
+        self._execution = TurnExecution(directive, self._link)
+        self._task = self._spawn(self._run(self._execution))
+
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(coroutine, context=self._context)
+
+    async def _run(self, execution: TurnExecution) -> None:
+        assert self._turn_context is not None
+        try:
+            await execution.run(self._handlers.turn, self._turn_context)
+        except asyncio.CancelledError:
+            if not execution.stopped:
+                raise
+        except PerdureError as error:
+            # A settlement that is refused has lost its turn to someone else: the driver has ended it already.
+            log.warning("turn %s was not settled by its handler: %s", execution.number, error)
+        if execution.stopped:
+            await self._release(execution.number)
+
+    def _stop(self, execution: TurnExecution) -> None:
+        execution.stopped = True
+        if self._task is None or self._task.done():
+            self._spawn(self._release(execution.number))
+        else:
+            self._task.cancel()
+
+    async def _release(self, turn: int) -> None:
+        try:
+            await call_surely(self._link, Released(turn))
+        except PerdureError as error:
+            log.warning("the release of turn %s was refused: %s", turn, error)
+
+    # --- end
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a handler is at work."""
+        return self._task is not None and not self._task.done()
+
+    async def close(self, grace: float) -> bool:
+        """Cancel the handler and wait for it; returns False when it had not let go after `grace` seconds."""
+        if self._task is None or self._task.done():
+            return True
+        if self._execution is not None:
+            self._execution.stopped = True
+        self._task.cancel()
+        done, _ = await asyncio.wait([self._task], timeout=grace)
+        return bool(done)
+
+
+def _init_context(spec: RunSpec) -> InitContext:
+    computer = None
+    if spec.computer_id is not None and spec.computer_path is not None:
+        computer = ComputerInfo(spec.computer_id, Path(spec.computer_path) / "workspace")
+    return InitContext(
+        SessionInfo(spec.session_id, spec.agent.id, spec.key),
+        RunInfo(spec.run_id, spec.number),
+        RecoveryInfo(spec.recovery, spec.reason),
+        spec.deployment_id,
+        computer,
+    )
+
+
+def _turn_context(context: InitContext, result: Any) -> TurnContext:
+    return TurnContext(
+        context.session, context.run, context.recovery, context.deployment_id, context.computer, init_result=result
+    )
