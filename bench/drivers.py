@@ -86,6 +86,11 @@ class Driver:
         self._complaints.seek(0)
         return self._complaints.read()[-2000:] or f"exit status {self._process.returncode}"
 
+    def kill(self) -> None:
+        """As `kill -9` does it."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self) -> None:
         """End it: first by closing its stdin, then by force."""
         assert self._process.stdin is not None

@@ -81,3 +81,33 @@ async def extend(turn: Turn, *, conversation: str, start: int, count: int) -> di
         for index in range(start, start + count):
             await clock.time(turn(conversation, index))
     return clock.sample()
+
+
+async def grow(turn: Turn, *, conversations: int, turns: int, tag: str) -> None:
+    """Give `conversations` new conversations, all at once, a history of `turns` turns each."""
+
+    async def talk(name: str) -> None:
+        for index in range(turns):
+            await turn(name, index)
+
+    await asyncio.gather(*[talk(f"{tag}-{n}") for n in range(conversations)])
+
+
+class Gate:
+    """Where turns stop for good once it is shut, so that they are in flight when their process is killed."""
+
+    def __init__(self) -> None:
+        self.shut = False
+        self._stopped = 0
+
+    async def enter(self) -> None:
+        if self.shut:
+            self._stopped += 1
+            await asyncio.Event().wait()
+
+    async def hold(self, turn: Turn, *, count: int) -> None:
+        """Start `count` turns and return once all of them stand at the gate."""
+        self.shut = True
+        self._turns = [asyncio.ensure_future(turn(f"stuck-{n}", 0)) for n in range(count)]
+        while self._stopped < count:
+            await asyncio.sleep(0.005)

@@ -31,6 +31,12 @@ class Stage:
         self.report.systems[system] = driver.ask("hello")
         return driver
 
+    def require(self, system: str) -> Driver:
+        """The driver of a system without which the workload makes no sense."""
+        driver = self.start(system)
+        assert driver is not None, f"{system} needs no packages of its own, so it can be had everywhere"
+        return driver
+
     def start_all(self, systems: Sequence[str]) -> dict[str, Driver]:
         """Those of the systems that can be had here."""
         started = {system: self.start(system) for system in systems}

@@ -17,9 +17,12 @@ from dbos import DBOS, SetWorkflowID
 
 from bench import load, wire
 
+gate = load.Gate()
+
 
 @DBOS.step()
 async def work(text: str) -> str:
+    await gate.enter()
     return load.OUTPUT
 
 
@@ -32,6 +35,14 @@ async def respond(text: str) -> str:
 async def turn(conversation: str, index: int) -> None:
     with SetWorkflowID(f"{conversation}-{index}"):
         await respond(load.INPUT)
+
+
+async def recover(count: int) -> int:
+    """Wait for turns that were in flight when the process before this one died; DBOS restarts them by itself."""
+    for number in range(count):
+        handle = await DBOS.retrieve_workflow_async(f"stuck-{number}-0")
+        assert await handle.get_result(polling_interval_sec=0.01) == load.RESPONSE
+    return count
 
 
 def journal_mode(path: Path) -> str:
@@ -68,6 +79,8 @@ async def main() -> None:
             "turns": partial(load.converse, turn),
             "create": partial(load.open_many, turn),
             "extend": partial(load.extend, turn),
+            "hold": partial(gate.hold, turn),
+            "recover": recover,
         },
         answers,
     )

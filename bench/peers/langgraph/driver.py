@@ -7,6 +7,7 @@ the node that makes the output, the one after the node that makes the response. 
 
 from __future__ import annotations
 
+import asyncio
 import operator
 import sys
 from functools import partial
@@ -26,7 +27,11 @@ class State(TypedDict):
     messages: Annotated[list[dict[str, str]], operator.add]
 
 
+gate = load.Gate()
+
+
 async def work(state: State) -> dict[str, Any]:
+    await gate.enter()
     return {"messages": [{"role": "tool", "content": load.OUTPUT}]}
 
 
@@ -48,6 +53,17 @@ async def turn(graph: Any, conversation: str, index: int) -> None:
     message = {"role": "user", "content": load.INPUT}
     where = {"configurable": {"thread_id": conversation}}
     await graph.ainvoke({"messages": [message]}, where, durability="sync")
+
+
+async def recover(graph: Any, count: int) -> int:
+    """Finish turns that were in flight when the process before this one died.
+
+    LangGraph has no list of them: the application must know each thread and invoke it again.
+    """
+    threads = [{"configurable": {"thread_id": f"stuck-{number}"}} for number in range(count)]
+    ended = await asyncio.gather(*[graph.ainvoke(None, where, durability="sync") for where in threads])
+    assert all(state["messages"][-1]["content"] == load.RESPONSE for state in ended)
+    return count
 
 
 async def pragma(saver: AsyncSqliteSaver, name: str) -> Any:
@@ -77,13 +93,16 @@ async def main() -> None:
     path = Path(sys.argv[1]) / "langgraph.db"
     async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
         await saver.setup()
-        one = partial(turn, build(saver))
+        graph = build(saver)
+        one = partial(turn, graph)
         await wire.serve(
             {
                 "hello": partial(hello, saver),
                 "turns": partial(load.converse, one),
                 "create": partial(load.open_many, one),
                 "extend": partial(load.extend, one),
+                "hold": partial(gate.hold, one),
+                "recover": partial(recover, graph),
                 "stored": partial(stored, saver, path),
             },
             answers,

@@ -8,6 +8,7 @@ turn in Python on SQLite cannot be cheaper than this.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import platform
 import queue
 import sqlite3
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import forkhost, load, wire
+from bench import load, wire
 
 SCHEMA = """CREATE TABLE IF NOT EXISTS entry (
     conversation TEXT NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
@@ -66,6 +67,13 @@ async def turn(log: Log, conversation: str, index: int) -> None:
     await log.append((conversation, at + 2, "response", load.RESPONSE))
 
 
+async def stored(path: Path) -> int:
+    """Bytes of the database file with its log folded in."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path.stat().st_size
+
+
 async def hello() -> dict[str, Any]:
     return {
         "system": "ref",
@@ -74,20 +82,17 @@ async def hello() -> dict[str, Any]:
     }
 
 
-async def fork(count: int) -> dict[str, Any]:
-    return forkhost.measure(count)
-
-
 async def main() -> None:
     answers = wire.take_stdout()
-    one = partial(turn, Log(Path(sys.argv[1]) / "ref.db"))
+    path = Path(sys.argv[1]) / "ref.db"
+    one = partial(turn, Log(path))
     await wire.serve(
         {
             "hello": hello,
             "turns": partial(load.converse, one),
             "create": partial(load.open_many, one),
             "extend": partial(load.extend, one),
-            "fork": fork,
+            "stored": partial(stored, path),
         },
         answers,
     )
