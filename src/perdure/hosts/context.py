@@ -172,7 +172,8 @@ class Turn:
     async def respond(self, content: ContentLike) -> None:
         """Stage the one answer for people; it becomes visible only when the turn completes.
 
-        Raises `ResponseAlreadyStaged` the second time. Not responding leaves the response out; an empty text is an answer.
+        Raises `ResponseAlreadyStaged` the second time. Without a call there is no response;
+        an empty text is one.
         """
         self._execution.respond(content)
 

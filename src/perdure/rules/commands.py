@@ -44,9 +44,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerCommand(Command, frozen=True, kw_only=True):
-    """Base of what only a session's owner may do."""
+    """Base of what only a session's owner may do. `start` lets the commit start the next queued turn."""
 
     fence: int
+    start: bool = True
 
 
 # --- from outside --------------------------------------------------------------------------------------------------
@@ -152,10 +153,26 @@ class InitFailed(WorkerCommand, frozen=True, kw_only=True):
 
 
 class StopRun(WorkerCommand, frozen=True, kw_only=True):
-    """Say that the run's process is about to be ended, and why."""
+    """Say that the run's process is about to be ended, and why; with `if_idle` only when nothing is to be done."""
 
     run_id: str
     reason: str
+    if_idle: bool = False
+
+
+class Sleep(WorkerCommand, frozen=True, kw_only=True):
+    """End the run of an idle inline session, which has no process to wait for; nothing when it is not idle."""
+
+    run_id: str
+    reason: str
+
+
+class PlaceHold(Command, frozen=True, kw_only=True):
+    """Hold the session for a reason of the system's."""
+
+    hold_id: str
+    reason: str
+    message: str
 
 
 class RunStopped(Command, frozen=True, kw_only=True):

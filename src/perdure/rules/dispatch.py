@@ -15,6 +15,11 @@ def is_runnable(head: SessionHead) -> bool:
     return head.queued > 0 and head.active is None and head.winding is None and not head.holds and not head.is_terminal
 
 
+def is_idle(head: SessionHead) -> bool:
+    """Whether a run has nothing to do and nothing in its hands."""
+    return head.active is None and head.winding is None and not is_runnable(head)
+
+
 def next_action(head: SessionHead, now: int) -> Action:
     """Return what a session's owner should do now."""
     run = head.run
@@ -52,10 +57,9 @@ def is_drained(head: SessionHead) -> bool:
 def hibernate_at(head: SessionHead) -> int | None:
     """When an idle session's Computer is to be hibernated, if ever."""
     after = head.limits.hibernate_after_idle
-    idle = head.active is None and head.winding is None and not is_runnable(head)
     resident = head.computer is not None and head.computer.residency == "running"
     ready = head.run is not None and head.run.phase == "ready"
-    if after is None or head.idle_since is None or head.is_terminal or not (idle and resident and ready):
+    if after is None or head.idle_since is None or head.is_terminal or not (is_idle(head) and resident and ready):
         return None
     return head.idle_since + after
 

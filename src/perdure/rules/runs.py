@@ -15,11 +15,12 @@ from perdure.rules.commands import (
     RunReady,
     RunStopped,
     SetResidency,
+    Sleep,
     StartRun,
     StopRun,
 )
 from perdure.rules.decision import Decision, Draft, Found, data, with_raw
-from perdure.rules.dispatch import is_runnable
+from perdure.rules.dispatch import is_idle, is_runnable
 from perdure.rules.guards import check_fence
 from perdure.rules.holds import LOSSES_BEFORE_HOLD, place
 from perdure.rules.sessions import begin_run, end_run, settle_closing
@@ -63,7 +64,7 @@ def ready(head: SessionHead, command: RunReady, now: int, found: Found) -> Decis
         draft.touched = True
         _wake_computer(draft)
         draft.head.idle_since = draft.head.idle_since or now
-    start_next(draft, found)
+    start_next(draft, found, command)
     return draft.done()
 
 
@@ -90,9 +91,20 @@ def stop(head: SessionHead, command: StopRun, now: int, _: Found) -> Decision:
     check_fence(head, command)
     draft = Draft(head, now)
     run = run_of(head, command.run_id)
-    if run is not None and run.phase != "stopping":
+    wanted = not command.if_idle or is_idle(head)
+    if run is not None and run.phase != "stopping" and wanted:
         draft.head.run = replace(run, phase="stopping", reason=command.reason)
         draft.touched = True
+    return draft.done()
+
+
+def sleep(head: SessionHead, command: Sleep, now: int, _: Found) -> Decision:
+    """End the run of an idle inline session; its next turn begins a new one."""
+    check_fence(head, command)
+    draft = Draft(head, now)
+    if run_of(head, command.run_id) is not None and is_idle(head):
+        draft.event("session.process_stopped", data(reason=command.reason))
+        _leave(draft, command.reason)
     return draft.done()
 
 
@@ -142,7 +154,7 @@ def released(head: SessionHead, command: HandlerReleased, now: int, found: Found
     check_fence(head, command)
     draft = Draft(head, now)
     release(draft, command.turn)
-    start_next(draft, found)
+    start_next(draft, found, command)
     settle_closing(draft)
     return draft.done()
 
@@ -160,5 +172,7 @@ def set_residency(head: SessionHead, command: SetResidency, now: int, found: Fou
         draft.event("session.hibernated", data(note=command.note))
     elif command.residency == "running" and computer.residency in ("hibernated", "resuming"):
         draft.event("session.awakened", data(note=command.note))
-        start_next(draft, found)
+        start_next(draft, found, command)
+    elif command.residency == "running":
+        draft.head.idle_since = now
     return draft.done()
