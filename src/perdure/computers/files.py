@@ -141,11 +141,14 @@ class LocalFiles(Files):
         with _at(self._root, path, follow=True) as (folder, name):
             # Not blocking: the opening of a pipe without a writer would hang.
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-            with open(fd, "rb") as file:
+            try:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise WorkspacePathRefused(path, "it is not a regular file")
-                data = file.read(limit + 1)
+                with open(fd, "rb", closefd=False) as file:
+                    data = file.read(limit + 1)
                 size = os.fstat(fd).st_size
+            finally:
+                os.close(fd)
         if len(data) > limit:
             raise ContentTooLarge(f"file {path!r}", f"{size} bytes", f"{limit} bytes")
         return data
