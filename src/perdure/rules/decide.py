@@ -65,6 +65,8 @@ _RULES: Final[dict[type[Command], Rule]] = {
     commands.RunReady: runs.ready,
     commands.InitFailed: runs.init_failed,
     commands.StopRun: runs.stop,
+    commands.Sleep: runs.sleep,
+    commands.PlaceHold: holds.place_hold,
     commands.RunStopped: runs.stopped,
     commands.RunLost: runs.lost,
     commands.SetResidency: runs.set_residency,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from perdure.errors import HoldNotFound, SessionNotOpen, TooManyHolds
 from perdure.records.sessions import SYSTEM, Hold, Issuer, SessionHead
-from perdure.rules.commands import Cancel, Close, Interrupt, Resume, Tick
+from perdure.rules.commands import Cancel, Close, Interrupt, PlaceHold, Resume, Tick
 from perdure.rules.decision import Decision, Draft, Found, PutHold, TurnEnded, data, need, receipt
 from perdure.rules.dispatch import close_at, hibernate_at
 from perdure.rules.sessions import settle_closing
@@ -63,7 +63,7 @@ def resume(head: SessionHead, command: Resume, now: int, found: Found) -> Decisi
         draft.head.losses = 0
     draft.change(PutHold(replace(hold, released_at=now)))
     draft.event("session.resumed", data(hold_id=hold.id), in_run=False)
-    start_next(draft, found)
+    start_next(draft, found, command)
     settle_closing(draft)
     return draft.done(told)
 
@@ -114,6 +114,14 @@ def tick(head: SessionHead, command: Tick, now: int, _: Found) -> Decision:
         assert head.computer is not None
         draft.head.computer = replace(head.computer, residency="hibernating")
         draft.touched = True
+    return draft.done()
+
+
+def place_hold(head: SessionHead, command: PlaceHold, now: int, _: Found) -> Decision:
+    """Hold the session for a reason of the system's."""
+    draft = Draft(head, now)
+    if not head.is_terminal:
+        place(draft, command.hold_id, command.reason, SYSTEM, command.message)
     return draft.done()
 
 

@@ -7,7 +7,18 @@ from typing import Final
 from perdure.errors import QueueFull, SessionNotOpen, TurnNotRunning
 from perdure.records.sessions import ENDED, ActiveTurn, QueuedTurn, RunState, SessionHead, Turn, Winding
 from perdure.rules import asks, messages
-from perdure.rules.commands import CompleteTurn, Enqueue, FailTurn, NewTurn, Permit, StartTurn, WriteLive, WriteOutput
+from perdure.rules.commands import (
+    Command,
+    CompleteTurn,
+    Enqueue,
+    FailTurn,
+    NewTurn,
+    Permit,
+    StartTurn,
+    WorkerCommand,
+    WriteLive,
+    WriteOutput,
+)
 from perdure.rules.decision import (
     ClearLive,
     Decision,
@@ -84,9 +95,11 @@ def start(draft: Draft, queued: QueuedTurn) -> None:
     draft.started = queued
 
 
-def start_next(draft: Draft, found: Found) -> None:
-    """Start the next queued turn if it may run on a process that is ready."""
+def start_next(draft: Draft, found: Found, command: Command) -> None:
+    """Start the next queued turn if it may run on a process that is ready, and the worker takes more work."""
     head = draft.head
+    if isinstance(command, WorkerCommand) and not command.start:
+        return
     ready = head.run is not None and head.run.phase == "ready"
     awake = head.computer is None or head.computer.residency == "running"
     if ready and awake and is_runnable(head):
@@ -97,7 +110,7 @@ def start_turn(head: SessionHead, command: StartTurn, now: int, found: Found) ->
     """Start the next queued turn, if one may run now."""
     check_fence(head, command)
     draft = Draft(head, now)
-    start_next(draft, found)
+    start_next(draft, found, command)
     return draft.done()
 
 
@@ -143,22 +156,23 @@ def _settle(
     check_fence(head, command)
     draft = Draft(head, now)
     if head.active is None or head.active.number != command.turn:
-        return _settled_before(draft, command.turn, found)
+        return _settled_before(draft, command, found)
     end_active(draft, status, outcome)
     if status == "completed":
         draft.head.losses = 0
-    start_next(draft, found)
+    start_next(draft, found, command)
     settle_closing(draft)
     return draft.done(status)
 
 
-def _settled_before(draft: Draft, number: int, found: Found) -> Decision:
+def _settled_before(draft: Draft, command: CompleteTurn | FailTurn, found: Found) -> Decision:
     """Answer a settlement that was sent again, or that came after the turn was ended from outside."""
+    number = command.turn
     turn: Turn | None = need(found, "turn", number)
     if turn is None or turn.status not in ENDED:
         raise TurnNotRunning(f"{number} of session {draft.head.id}")
     release(draft, number)
-    start_next(draft, found)
+    start_next(draft, found, command)
     settle_closing(draft)
     return draft.done(turn.status)
 
