@@ -141,7 +141,7 @@ class TestRefusing:
         error = fails(DuplicateDefinition, lambda: load_project(tmp_path))
         assert error.details["places"] == ["agents/a.py, line 4", "agents/b.py, line 6"]
 
-    def test_two_templates_or_images_of_one_id_are_refused(self, tmp_path: Path) -> None:
+    def test_two_templates_of_one_id_must_be_equal(self, tmp_path: Path) -> None:
         template = "t = perdure.Template('t', image=perdure.Image({!r}).from_({!r}), cpu={})"
         use = "agent = perdure.Agent({!r}, template=t)\n@agent.turn\nasync def turn(turn, ctx): ..."
 
