@@ -132,6 +132,20 @@ class WorkspacePathRefused(BadRequest):
         super().__init__(f"The workspace path {path[:200]!r} is refused: {why}. Nothing was changed.")
 
 
+class MethodNotAllowed(PerdureError):
+    """Raised when a path of the API is asked with a method that it does not have."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class UnsupportedMediaType(PerdureError):
+    """Raised when a request's body is of another media type than the operation takes."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
 # --- who may ask ---------------------------------------------------------------------------------------------------
 
 
@@ -528,6 +542,13 @@ class Unavailable(PerdureError):
     """Raised when the server is stopping or cannot be reached; retry with the same idempotency key."""
 
     code = "unavailable"
+    status = 503
+
+
+class AddressUnavailable(PerdureError):
+    """Raised when the server cannot listen where it was told to: port in use, address not of this machine."""
+
+    code = "address_unavailable"
     status = 503
 
 

@@ -85,7 +85,7 @@ def parse(data: bytes, what: str = "request body") -> Any:
     """
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return _parse_slowly(data, what)
 
 
