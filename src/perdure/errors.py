@@ -518,6 +518,24 @@ class StoreInUse(StoreError):
     code = "store_in_use"
 
 
+class StoreFull(StoreError):
+    """Raised when the disk or quota under the store is full; nothing of the command was committed."""
+
+    code = "store_full"
+
+
+class StoreReadOnly(StoreError):
+    """Raised when the data folder or its database cannot be written by this user."""
+
+    code = "store_read_only"
+
+
+class StoreCorrupt(StoreError):
+    """Raised when the database file is damaged or is no database."""
+
+    code = "store_corrupt"
+
+
 class StoreTooNew(StoreError):
     """Raised when a store was written by a newer Perdure; it is left unchanged."""
 

@@ -65,8 +65,6 @@ class Snapshot(msgspec.Struct, frozen=True):
     has_earlier: bool
 
 
-
-
 class EventPage(msgspec.Struct, frozen=True):
     """Events in order; `has_more` tells that more were stored when the page was read."""
 

@@ -1,0 +1,100 @@
+"""How values are written into columns: ids as 16 bytes, positions as one integer, known words as small numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from perdure.records.sessions import SessionHead, TurnStatus
+
+SHIFT: Final = 32
+LARGEST_NUMBER: Final = (1 << SHIFT) - 1
+ABOVE_ALL_IDS: Final = b"\xff" * 17
+
+# Only ever append to these: the numbers are in people's files.
+EVENT_TYPES: Final = (
+    "session.created",
+    "session.closing",
+    "session.closed",
+    "session.cancelled",
+    "session.held",
+    "session.resumed",
+    "session.deadline",
+    "session.process_started",
+    "session.process_stopped",
+    "session.process_lost",
+    "session.init_failed",
+    "session.hibernated",
+    "session.awakened",
+    "turn.queued",
+    "turn.running",
+    "turn.output",
+    "turn.completed",
+    "turn.failed",
+    "turn.interrupted",
+    "turn.cancelled",
+    "message.admitted",
+    "message.started",
+    "message.delivered",
+    "message.rejected",
+    "ask.created",
+    "ask.responded",
+    "ask.cancelled",
+)
+TURN_STATUSES: Final[tuple[TurnStatus, ...]] = ("queued", "running", "completed", "failed", "interrupted", "cancelled")
+
+_TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerate(EVENT_TYPES)}
+STATUS_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerate(TURN_STATUSES)}
+_CANONICAL: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_HEAD_ENCODER: Final = msgspec.json.Encoder()
+_HEAD_DECODER: Final = msgspec.json.Decoder(SessionHead)
+
+
+def position(sid: int, number: int) -> int:
+    """Return where the event, turn or run `number` of a session is stored."""
+    return sid << SHIFT | number
+
+
+def number_of(pos: int) -> int:
+    """Return the number of an event, turn or run from its position."""
+    return pos & LARGEST_NUMBER
+
+
+def pack_id(text: str) -> bytes | str:
+    """Return the 16 bytes of a canonical UUID; other text stays text, so that every id finds exactly itself."""
+    return bytes.fromhex(text.replace("-", "")) if _CANONICAL.fullmatch(text) else text
+
+
+def unpack_id(value: bytes | str) -> str:
+    """Return the text of a stored id."""
+    if isinstance(value, str):
+        return value
+    digits = value.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def unpack_known(value: bytes | str | None) -> str | None:
+    """Return the text of a stored id that may be absent."""
+    return None if value is None else unpack_id(value)
+
+
+def pack_type(name: str) -> int | str:
+    """Return the number of an event type; a type without a number is stored by name."""
+    return _TYPE_NUMBERS.get(name, name)
+
+
+def unpack_type(value: int | str) -> str:
+    """Return the name of a stored event type."""
+    return value if isinstance(value, str) else EVENT_TYPES[value]
+
+
+def pack_head(head: SessionHead) -> bytes:
+    """Return a head's stored body."""
+    return _HEAD_ENCODER.encode(head)
+
+
+def unpack_head(body: bytes) -> SessionHead:
+    """Return a stored head."""
+    return _HEAD_DECODER.decode(body)

@@ -1,0 +1,234 @@
+"""What readers ask, as functions over a connection that is in one read transaction."""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from perdure.errors import CursorExpired, InvalidCursor, SessionNotFound
+from perdure.records.definitions import AgentDefinition
+from perdure.records.sessions import Ask, LoggedEvent, Message, Run, SessionHead, Turn
+from perdure.store.port import Deployment, Environment, EventPage, LiveSlot, SessionFilter, Snapshot
+from perdure.store.sqlite import lookups
+from perdure.store.sqlite.codec import (
+    ABOVE_ALL_IDS,
+    LARGEST_NUMBER,
+    pack_id,
+    position,
+    unpack_head,
+    unpack_id,
+    unpack_known,
+)
+from perdure.store.sqlite.records import Row, to_ask, to_event, to_run, to_turn
+from perdure.store.sqlite.statements import sql
+
+Database = sqlite3.Connection
+_ALL: Final = ("open", "closing", "closed", "cancelled")
+_AGENTS: Final = msgspec.json.Decoder(tuple[AgentDefinition, ...])
+
+
+def session(database: Database, session_id: str) -> tuple[int, SessionHead] | None:
+    """Return a session's number and head."""
+    row = database.execute(sql("load_head"), (pack_id(session_id),)).fetchone()
+    return None if row is None else (row[0], unpack_head(row[1]))
+
+
+def head(database: Database, session_id: str) -> SessionHead | None:
+    """Return a session's head."""
+    found = session(database, session_id)
+    return found[1] if found else None
+
+
+def sessions(database: Database, which: SessionFilter, before: str | None, limit: int) -> list[SessionHead]:
+    """Return heads, newest first: one range of an index for each status, merged."""
+    below = ABOVE_ALL_IDS if before is None else pack_id(before)
+    if which.key is not None:
+        return _of_key(database, which, below)[:limit]
+    ranges = [_of_status(database, which, status, below, limit) for status in which.statuses or _ALL]
+    merged = heapq.merge(*ranges, key=lambda found: found.id, reverse=True)
+    return list(islice(merged, limit))
+
+
+def _of_key(database: Database, which: SessionFilter, below: bytes | str) -> list[SessionHead]:
+    rows = database.execute(sql("list_by_key"), (which.environment, which.key, below))
+    found = [unpack_head(body) for (body,) in rows]
+    statuses = which.statuses or _ALL
+    return [one for one in found if which.agent in (None, one.agent) and one.status in statuses]
+
+
+def _of_status(
+    database: Database, which: SessionFilter, status: str, below: bytes | str, limit: int
+) -> Iterator[SessionHead]:
+    values = (which.environment, status, below, limit)
+    if which.agent is None:
+        rows = database.execute(sql("list_by_status"), values)
+    else:
+        rows = database.execute(sql("list_by_agent"), (*values, which.agent))
+    return (unpack_head(body) for (body,) in rows)
+
+
+def due(database: Database, until: int, limit: int) -> list[tuple[str, int]]:
+    """Return sessions whose wake time has come."""
+    return [(unpack_id(found), at) for found, at in database.execute(sql("due"), (until, limit))]
+
+
+def unsettled(database: Database, after: str, limit: int) -> list[SessionHead]:
+    """Return heads of sessions that need an owner."""
+    return [unpack_head(body) for (body,) in database.execute(sql("unsettled"), (pack_id(after), limit))]
+
+
+def snapshot(database: Database, session_id: str, count: int) -> Snapshot | None:
+    """Return a session's head, newest turns and live slots."""
+    found = session(database, session_id)
+    if found is None:
+        return None
+    sid, known = found
+    earlier = max(known.last_turn - count, 0)
+    newest = _turns(database, session_id, sid, earlier, count)
+    slots = {
+        slot: LiveSlot(unpack_id(turn_id), content, at)
+        for slot, turn_id, content, at in database.execute(sql("live"), (sid,))
+    }
+    return Snapshot(known, newest, slots, earlier > 0)
+
+
+def events(database: Database, session_id: str, after: int, limit: int, max_bytes: int) -> EventPage:
+    """Return a page of a session's log."""
+    found = session(database, session_id)
+    if found is None:
+        raise SessionNotFound(session_id)
+    sid, known = found
+    _check_cursor(known, after)
+    page = _read_page(database, session_id, sid, after, limit, max_bytes) if limit > 0 else []
+    last = page[-1].seq if page else after
+    return EventPage(page, last, last < known.last_seq, known.retained_after)
+
+
+def _check_cursor(known: SessionHead, after: int) -> None:
+    if after < 0 or after > known.last_seq:
+        raise InvalidCursor(
+            f"There is no event {after} in session {known.id}; its newest is {known.last_seq}. Read from 0 or from the "
+            "last number that you saw.",
+            {"last_event_seq": known.last_seq},
+        )
+    if after < known.retained_after:
+        raise CursorExpired(known.retained_after)
+
+
+def _read_page(
+    database: Database, session_id: str, sid: int, after: int, limit: int, max_bytes: int
+) -> list[LoggedEvent]:
+    page: list[LoggedEvent] = []
+    size = 0
+    rows = database.execute(sql("events"), (position(sid, after), position(sid, LARGEST_NUMBER), limit))
+    for row in rows:
+        size += len(row[3])
+        if page and size > max_bytes:
+            break
+        page.append(to_event(session_id, row))
+    rows.close()
+    return page
+
+
+def _turns(database: Database, session_id: str, sid: int, after: int, limit: int) -> list[Turn]:
+    bounds = (position(sid, after), position(sid, LARGEST_NUMBER), limit)
+    return [to_turn(session_id, row) for row in database.execute(sql("turns"), bounds)]
+
+
+def turns(database: Database, session_id: str, after: int, limit: int) -> list[Turn]:
+    """Return turns in order of number."""
+    found = session(database, session_id)
+    return _turns(database, session_id, found[0], after, limit) if found else []
+
+
+def turn(database: Database, session_id: str, turn_id: str) -> Turn | None:
+    """Return one turn by its id."""
+    found = session(database, session_id)
+    return lookups.turn_by_id(database, session_id, found[0], turn_id) if found else None
+
+
+def turn_by_number(database: Database, session_id: str, number: int) -> Turn | None:
+    """Return one turn by its number."""
+    found = session(database, session_id)
+    row = lookups.turn_row(database, found[0], number) if found else None
+    return None if row is None else to_turn(session_id, row)
+
+
+def asks(database: Database, session_id: str, status: str | None, after: str, limit: int) -> list[Ask]:
+    """Return questions in order of id."""
+    found = session(database, session_id)
+    if found is None:
+        return []
+    values: tuple[object, ...] = (found[0], pack_id(after), limit)
+    if status is None:
+        return [to_ask(row) for row in database.execute(sql("asks"), values)]
+    return [to_ask(row) for row in database.execute(sql("asks_by_status"), (*values, status))]
+
+
+def ask(database: Database, session_id: str, ask_id: str) -> Ask | None:
+    """Return one question."""
+    found = session(database, session_id)
+    return lookups.ask(database, session_id, found[0], ask_id) if found else None
+
+
+def message(database: Database, session_id: str, message_id: str) -> Message | None:
+    """Return one steering message."""
+    found = session(database, session_id)
+    return lookups.message(database, session_id, found[0], message_id) if found else None
+
+
+def runs(database: Database, session_id: str, after: int, limit: int) -> list[Run]:
+    """Return runs in order of number."""
+    found = session(database, session_id)
+    if found is None:
+        return []
+    bounds = (position(found[0], after), position(found[0], LARGEST_NUMBER), limit)
+    return [to_run(session_id, row) for row in database.execute(sql("runs"), bounds)]
+
+
+def run(database: Database, session_id: str, run_id: str) -> Run | None:
+    """Return one run by its id."""
+    found = session(database, session_id)
+    row = database.execute(sql("run"), (pack_id(run_id),)).fetchone() if found else None
+    if found is None or row is None or row[0] >> 32 != found[0]:
+        return None
+    return to_run(session_id, row)
+
+
+def to_environment(row: Row) -> Environment:
+    """Return an environment from its row."""
+    return Environment(row[0], unpack_known(row[1]), row[2])
+
+
+def environment(database: Database, environment_id: str) -> Environment | None:
+    """Return one environment."""
+    row = database.execute(sql("environment"), (environment_id,)).fetchone()
+    return None if row is None else to_environment(row)
+
+
+def environments(database: Database) -> list[Environment]:
+    """Return all environments."""
+    return [to_environment(row) for row in database.execute(sql("environments"))]
+
+
+def to_deployment(row: Row) -> Deployment:
+    """Return a deployment from its row."""
+    found, where, digest, created_at, source, agents, live = row
+    return Deployment(unpack_id(found), where, digest, created_at, source, _AGENTS.decode(agents), bool(live))
+
+
+def deployment(database: Database, deployment_id: str) -> Deployment | None:
+    """Return one deployment."""
+    row = database.execute(sql("deployment"), (pack_id(deployment_id),)).fetchone()
+    return None if row is None else to_deployment(row)
+
+
+def deployments(database: Database, environment_id: str, before: str | None, limit: int) -> list[Deployment]:
+    """Return an environment's deployments, newest first."""
+    below = ABOVE_ALL_IDS if before is None else pack_id(before)
+    return [to_deployment(row) for row in database.execute(sql("deployments"), (environment_id, below, limit))]

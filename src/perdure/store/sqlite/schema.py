@@ -1,0 +1,69 @@
+"""The schema's version and the numbered migrations that lead to it."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from perdure.errors import StoreError, StoreTooNew
+
+FOLDER: Final = Path(__file__).parent / "migrations"
+_NUMBERED: Final = re.compile(r"(\d{4})_\w+\.sql")
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Return `(version, SQL)` of all migrations, in order."""
+    found = sorted((int(match[1]), file) for file in FOLDER.iterdir() if (match := _NUMBERED.fullmatch(file.name)))
+    if [number for number, _ in found] != list(range(1, len(found) + 1)):
+        raise ValueError(f"the migrations in {FOLDER} are not numbered 1, 2, 3 …")
+    return [(number, file.read_text()) for number, file in found]
+
+
+def newest() -> int:
+    """Return the version that this code writes."""
+    return migrations()[-1][0]
+
+
+def version_of(database: sqlite3.Connection) -> int:
+    """Return the schema version of a database, 0 for an empty one. Raises `StoreError` for a database of others."""
+    names = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if not names:
+        return 0
+    if "schema_version" not in names:
+        raise StoreError("The file is a SQLite database, but not one of Perdure's. It was left unchanged.")
+    (version,) = database.execute("SELECT version FROM schema_version").fetchone()
+    return int(version)
+
+
+def check_version(file: Path) -> None:
+    """Raise `StoreTooNew` for a database of a newer schema, without changing a byte of it."""
+    if not file.exists() or file.stat().st_size == 0:
+        return
+    database = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        version = version_of(database)
+    finally:
+        database.close()
+    if version > newest():
+        raise StoreTooNew(
+            f"{file} was written by a newer Perdure (schema {version}; this one knows {newest()}). It was left "
+            "unchanged. Install that version again, or open a copy from before it."
+        )
+
+
+def migrate(database: sqlite3.Connection, steps: list[tuple[int, str]] | None = None) -> None:
+    """Bring a database to the newest version: each step in a transaction of its own, or not at all."""
+    for version, script in steps or migrations():
+        if version_of(database) < version:
+            _step(database, version, script)
+
+
+def _step(database: sqlite3.Connection, version: int, script: str) -> None:
+    try:
+        database.executescript(f"BEGIN IMMEDIATE;\n{script}\nUPDATE schema_version SET version = {version};\nCOMMIT;")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise

@@ -1,0 +1,212 @@
+"""The embedded engine of the store port."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from perdure.errors import DeploymentNotFound, PerdureError
+from perdure.records import instants
+from perdure.records.sessions import Ask, Message, Run, SessionHead, Turn
+from perdure.rules.commands import Command
+from perdure.store.port import (
+    Applied,
+    Committed,
+    Deployment,
+    Environment,
+    EventPage,
+    Listener,
+    SessionFilter,
+    Snapshot,
+    Store,
+)
+from perdure.store.sqlite import lookups, reads, schema
+from perdure.store.sqlite.codec import pack_id
+from perdure.store.sqlite.failures import translate
+from perdure.store.sqlite.folder import DataFolder
+from perdure.store.sqlite.readers import Readers
+from perdure.store.sqlite.statements import sql
+from perdure.store.sqlite.writer import Writer
+
+_PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = OFF")
+
+
+class SqliteStore(Store):
+    """Sessions in one SQLite database in a data folder, which one process at a time may have open.
+
+    `address` is where the process can be reached, for whoever finds the folder in use; `clock` gives instants.
+    """
+
+    def __init__(
+        self, folder: Path | str, *, address: str | None = None, clock: Callable[[], int] = instants.now
+    ) -> None:
+        self._folder = DataFolder(Path(folder))
+        self._address = address
+        self._clock = clock
+        self._listeners: list[Listener] = []
+        self._writer: Writer | None = None
+        self._readers: Readers | None = None
+
+    # --- life
+
+    async def open(self) -> None:
+        """Lock the folder and open its database, migrating it to this version's schema."""
+        self._folder.lock(self._address)
+        try:
+            database = await asyncio.to_thread(_open_database, self._folder.database)
+        except BaseException:
+            self._folder.unlock()
+            raise
+        self._writer = Writer(database, self._folder.database, self._tell, self._clock)
+        self._readers = Readers(self._folder.database)
+
+    def tell_address(self, address: str) -> None:
+        """Write into the lock where this process can be reached."""
+        self._folder.tell_address(address)
+
+    async def close(self) -> None:
+        """Finish the commits under way, close the database and unlock the folder."""
+        writer, readers, self._writer, self._readers = self._writer, self._readers, None, None
+        if writer is not None and readers is not None:
+            await readers.close()
+            await writer.close()
+            self._folder.unlock()
+
+    @property
+    def _write(self) -> Writer:
+        if self._writer is None:
+            raise RuntimeError("the store is not open")
+        return self._writer
+
+    @property
+    def _read(self) -> Readers:
+        if self._readers is None:
+            raise RuntimeError("the store is not open")
+        return self._readers
+
+    # --- commands
+
+    async def apply(self, command: Command) -> Applied:
+        return await self._write.apply(command)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _tell(self, committed: Committed) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(committed)
+            except Exception as error:
+                told = {"message": f"a store listener failed: {listener!r}", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(told)
+
+    # --- sessions
+
+    async def head(self, session_id: str) -> SessionHead | None:
+        entry = self._write.known(session_id)
+        return entry.head if entry else await self._read.read(reads.head, session_id)
+
+    async def find_key(self, environment: str, agent: str, key: str) -> str | None:
+        return await self._read.read(lookups.find_key, (environment, agent, key))
+
+    async def sessions(self, which: SessionFilter, before: str | None, limit: int) -> list[SessionHead]:
+        return await self._read.read(reads.sessions, which, before, limit)
+
+    async def due(self, until: int, limit: int) -> list[tuple[str, int]]:
+        return await self._read.read(reads.due, until, limit)
+
+    async def unsettled(self, after: str, limit: int) -> list[SessionHead]:
+        return await self._read.read(reads.unsettled, after, limit)
+
+    async def snapshot(self, session_id: str, turns: int) -> Snapshot | None:
+        return await self._read.read(reads.snapshot, session_id, turns)
+
+    # --- what is in a session
+
+    async def events(self, session_id: str, after: int, limit: int, max_bytes: int = 4 * 1024 * 1024) -> EventPage:
+        return await self._read.read(reads.events, session_id, after, limit, max_bytes)
+
+    async def turn(self, session_id: str, turn_id: str) -> Turn | None:
+        return await self._read.read(reads.turn, session_id, turn_id)
+
+    async def turn_by_number(self, session_id: str, number: int) -> Turn | None:
+        return await self._read.read(reads.turn_by_number, session_id, number)
+
+    async def turns(self, session_id: str, after: int, limit: int) -> list[Turn]:
+        return await self._read.read(reads.turns, session_id, after, limit)
+
+    async def asks(self, session_id: str, status: str | None, after: str, limit: int) -> list[Ask]:
+        return await self._read.read(reads.asks, session_id, status, after, limit)
+
+    async def ask(self, session_id: str, ask_id: str) -> Ask | None:
+        return await self._read.read(reads.ask, session_id, ask_id)
+
+    async def message(self, session_id: str, message_id: str) -> Message | None:
+        return await self._read.read(reads.message, session_id, message_id)
+
+    async def runs(self, session_id: str, after: int, limit: int) -> list[Run]:
+        return await self._read.read(reads.runs, session_id, after, limit)
+
+    async def run(self, session_id: str, run_id: str) -> Run | None:
+        return await self._read.read(reads.run, session_id, run_id)
+
+    # --- environments and deployments
+
+    async def environment(self, environment: str) -> Environment | None:
+        return await self._read.read(reads.environment, environment)
+
+    async def environments(self) -> list[Environment]:
+        return await self._read.read(reads.environments)
+
+    async def put_deployment(self, deployment: Deployment) -> Deployment:
+        return await self._write.run(lambda database: _put_deployment(database, deployment))
+
+    async def promote(self, environment: str, deployment_id: str) -> Environment:
+        return await self._write.run(lambda database: _promote(database, environment, deployment_id))
+
+    async def deployment(self, deployment_id: str) -> Deployment | None:
+        return await self._read.read(reads.deployment, deployment_id)
+
+    async def deployments(self, environment: str, before: str | None, limit: int) -> list[Deployment]:
+        return await self._read.read(reads.deployments, environment, before, limit)
+
+
+def _open_database(file: Path) -> sqlite3.Connection:
+    try:
+        schema.check_version(file)
+        database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=256)
+        for pragma in _PRAGMAS:
+            database.execute(f"PRAGMA {pragma}")
+        schema.migrate(database)
+    except PerdureError:
+        raise
+    except Exception as error:
+        raise translate(error, file) from error
+    return database
+
+
+def _put_deployment(database: sqlite3.Connection, deployment: Deployment) -> Deployment:
+    where = (deployment.environment, deployment.digest)
+    row = database.execute(sql("deployment_by_digest"), where).fetchone()
+    if row is not None:
+        return reads.to_deployment(row)
+    database.execute(sql("insert_environment"), (deployment.environment, deployment.created_at))
+    values = (*where, deployment.created_at, deployment.source, deployment.live, msgspec.json.encode(deployment.agents))
+    database.execute(sql("insert_deployment"), (pack_id(deployment.id), *values))
+    return deployment
+
+
+def _promote(database: sqlite3.Connection, environment: str, deployment_id: str) -> Environment:
+    found = reads.deployment(database, deployment_id)
+    if found is None or found.environment != environment:
+        raise DeploymentNotFound(deployment_id)
+    database.execute(sql("promote"), (environment, pack_id(deployment_id)))
+    promoted = reads.environment(database, environment)
+    assert promoted is not None
+    return promoted
