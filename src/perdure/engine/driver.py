@@ -1,0 +1,373 @@
+"""A session's driver: makes the world follow the session's head, one action after another.
+
+A driver exists while its session has a run, or something that may run. It holds no state of its own that matters: a new
+driver with the same head does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.crashpoints import areach
+from perdure.engine.translate import to_command
+from perdure.errors import NotSupported, PerdureError, ProcessStartFailed, StaleFence, StoreError
+from perdure.hosts.protocol import Answered, Begin, Deliver, Guest, Request, RunSpec, Stop
+from perdure.records import instants
+from perdure.records.ids import new_id
+from perdure.records.sessions import Ask, SessionHead
+from perdure.rules import commands as c
+from perdure.rules.dispatch import WAIT, is_idle, next_action
+from perdure.store.port import Committed
+
+if TYPE_CHECKING:
+    from perdure.engine.engine import Engine
+
+log = logging.getLogger("perdure.engine")
+
+STOP_GRACE: Final = 10.0
+_RETRY_FIRST: Final = 0.05
+_RETRY_LONGEST: Final = 5.0
+
+
+class RunDriver:
+    """What one run's runtime talks to. Its fence is the run's: a runtime of an older run is refused by the store."""
+
+    __slots__ = ("_owner", "fence", "run_id")
+
+    def __init__(self, owner: SessionDriver, run_id: str, fence: int) -> None:
+        self._owner = owner
+        self.run_id = run_id
+        self.fence = fence
+
+    async def handle(self, request: Request) -> Any:
+        """Commit what the runtime asks and return the answer."""
+        return await self._owner.handle(self.fence, request)
+
+    def lost(self, reason: str) -> None:
+        """Hear that the runtime is gone."""
+        self._owner.runtime_lost(self.run_id, reason)
+
+
+class SessionDriver:
+    """Drives one session."""
+
+    __slots__ = ("_acting", "_engine", "_guest", "_loss", "_untold", "head")
+
+    def __init__(self, engine: Engine, head: SessionHead) -> None:
+        self._engine = engine
+        self.head = head
+        self._guest: Guest | None = None
+        self._untold: list[Begin] = []
+        self._loss: tuple[str, str] | None = None
+        self._acting: asyncio.Task[None] | None = None
+
+    # --- news from the store
+
+    def committed(self, news: Committed) -> None:
+        """Follow a commit: hand a started turn to the runtime, pass on what concerns it, and act."""
+        before, self.head = self.head, news.head
+        if news.started is not None:
+            self._begin(Begin(news.started.number, news.started.id, news.started.input_json, news.started.created_at))
+        if self._guest is not None:
+            self._pass_on(self._guest, before, news)
+        self.poke()
+
+    def _begin(self, begin: Begin) -> None:
+        if self._guest is None and self.head.run is not None and self._loss is None:
+            self._guest = self._engine.start_inline(self.head, self)
+        if self._guest is None:
+            self._untold.append(begin)
+        else:
+            self._guest.tell(begin)
+
+    def _pass_on(self, guest: Guest, before: SessionHead, news: Committed) -> None:
+        winding = news.head.winding
+        if winding is not None and winding != before.winding:
+            guest.tell(Stop(winding.turn, "stopped"))
+        command = news.command
+        if isinstance(command, c.AnswerAsk) and news.head.active is not None:
+            guest.tell(Answered(news.head.active.number, command.ask_id, command.answer_json, command.issuer))
+        elif isinstance(command, c.Send | c.SendToTurn):
+            self._deliver(guest, command, before)
+
+    def _deliver(self, guest: Guest, command: c.Send | c.SendToTurn, before: SessionHead) -> None:
+        active = self.head.active
+        known = before.active.messages if before.active else ()
+        if active is None or command.message_id not in active.messages or command.message_id in known:
+            return
+        content = command.turn.input_json if isinstance(command, c.Send) else command.content_json
+        guest.tell(Deliver(active.number, command.message_id, content))
+
+    # --- what the runtime asks
+
+    async def handle(self, fence: int, request: Request) -> Any:
+        """Commit what a runtime asks and return the answer."""
+        label = type(request).__name__
+        await areach("engine.request.received", label)
+        command = to_command(self.head.id, fence, not self._engine.draining, request)
+        applied = await self._engine.store.apply(command)
+        await areach("engine.request.answered", label)
+        receipt = applied.receipt
+        return self._answer_to_question(receipt) if isinstance(receipt, Ask) else receipt
+
+    def _answer_to_question(self, ask: Ask) -> str:
+        """A question that was asked before may have its answer by now: say so again."""
+        if ask.status != "pending" and self._guest is not None:
+            self._guest.tell(Answered(ask.turn, ask.id, ask.answer_json, ask.responder))
+        return ask.id
+
+    def runtime_lost(self, run_id: str, reason: str) -> None:
+        """Hear that a run's runtime is gone without having been asked to go."""
+        if self.head.run is not None and self.head.run.id == run_id and self._loss is None:
+            self._loss = (run_id, reason)
+            self._guest = None
+            self.poke()
+
+    # --- actions
+
+    def poke(self) -> None:
+        """Start to act if there is something to do and nothing is being done."""
+        if self._acting is None and self._wanted() != WAIT:
+            self._acting = asyncio.get_running_loop().create_task(self._act())
+        elif self._acting is None:
+            self._engine.rest(self)
+
+    def _wanted(self) -> str:
+        head, run = self.head, self.head.run
+        if run is not None and (self._loss is not None or self._is_foreign(head)):
+            return "settle_loss" if self._loss is not None else "recover"
+        action = next_action(head, self._engine.clock())
+        if self._engine.draining and action in ("start_run", "start_turn", "resume_computer", "hibernate"):
+            return WAIT
+        if action == WAIT and run is not None and run.phase == "ready" and is_idle(head) and self._is_outdated():
+            return "retire"
+        return action
+
+    def _is_foreign(self, head: SessionHead) -> bool:
+        return head.worker != self._engine.worker_id
+
+    def _is_outdated(self) -> bool:
+        return self._engine.deployments.is_outdated(self.head)
+
+    async def _act(self) -> None:
+        delay = _RETRY_FIRST
+        try:
+            while (wanted := self._wanted()) != WAIT:
+                before = self.head
+                try:
+                    await getattr(self, f"_{wanted}")()
+                    if self.head is not before or self._wanted() != wanted:
+                        delay = _RETRY_FIRST
+                        continue
+                    # Nothing changed: what we know of the session is not what the store knows.
+                    self.head = await self._engine.store.head(self.head.id) or self.head
+                except StaleFence:
+                    log.warning("session %s has another owner; this worker lets go of it", self.head.id)
+                    self._engine.forget(self)
+                    return
+                except Exception as error:
+                    self._report(wanted, error)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _RETRY_LONGEST)
+        finally:
+            self._acting = None
+        self._engine.rest(self)
+
+    def _report(self, wanted: str, error: Exception) -> None:
+        expected = isinstance(error, StoreError)
+        log.error("session %s: %s failed, trying again: %s", self.head.id, wanted, error, exc_info=not expected)
+
+    async def _apply(self, command: c.Command) -> Any:
+        return (await self._engine.store.apply(command)).receipt
+
+    async def _start_run(self) -> None:
+        head = self.head
+        try:
+            deployment, agent = await self._engine.deployments.resolve(head)
+        except PerdureError as error:
+            await self._hold("agent_unavailable", str(error))
+            return
+        await self._apply(
+            c.StartRun(
+                session_id=head.id,
+                worker=self._engine.worker_id,
+                run_id=new_id(),
+                deployment=deployment.id,
+                limits=agent.limits,
+            )
+        )
+        if self.head.run is not None and self.head.run.phase == "starting":
+            await self._start_guest()
+
+    async def _start_guest(self) -> None:
+        head = self.head
+        assert head.run is not None
+        try:
+            spec = await self._engine.spec(head)
+            await areach("engine.spawn.before")
+            guest = await self._engine.host(head.host).start(spec, RunDriver(self, head.run.id, head.fence))
+            await areach("engine.spawn.after")
+        except PerdureError as error:
+            if isinstance(error, StoreError):
+                raise
+            self._loss = (head.run.id, f"the process could not be started: {error}")
+            return
+        if self._loss is None:
+            self._welcome(guest)
+
+    def _welcome(self, guest: Guest) -> None:
+        self._guest = guest
+        untold, self._untold = self._untold, []
+        for begin in untold:
+            guest.tell(begin)
+
+    async def _start_turn(self) -> None:
+        await areach("engine.start_turn.before")
+        await self._apply(c.StartTurn(session_id=self.head.id, fence=self.head.fence))
+        await areach("engine.start_turn.sent")
+
+    async def _settle_loss(self) -> None:
+        assert self._loss is not None
+        run_id, reason = self._loss
+        await self._apply(c.RunLost(session_id=self.head.id, run_id=run_id, reason=reason, hold_id=new_id()))
+        self._loss = None
+        self._untold.clear()
+
+    async def _recover(self) -> None:
+        """Take over a run of a worker that is gone: adopt its runtime if that lives, else settle its loss."""
+        head = self.head
+        assert head.run is not None
+        guest = await self._adopt(head) if head.host == "process" and head.run.phase != "stopping" else None
+        if guest is None:
+            self._loss = self._loss or (head.run.id, "its worker was lost")
+            return
+        self._guest = guest
+        await self._brief(guest)
+
+    async def _adopt(self, head: SessionHead) -> Guest | None:
+        assert head.run is not None
+        await self._apply(c.AdoptRun(session_id=head.id, worker=self._engine.worker_id, run_id=head.run.id))
+        spec = await self._engine.spec(self.head)
+        hibernated = head.computer is not None and head.computer.residency in ("hibernated", "resuming")
+        driver = RunDriver(self, head.run.id, self.head.fence)
+        return await self._engine.host(head.host).adopt(spec, driver, hibernated=hibernated)
+
+    async def _brief(self, guest: Guest) -> None:
+        """Tell an adopted runtime what may not have reached it."""
+        head = self.head
+        if head.winding is not None:
+            guest.tell(Stop(head.winding.turn, "stopped"))
+        active = head.active
+        if active is None:
+            return
+        turn = await self._engine.store.turn(head.id, active.id)
+        assert turn is not None
+        guest.tell(Begin(active.number, active.id, turn.input_json, turn.created_at))
+        for ask in await self._engine.store.asks(head.id, None, active.id, 1000):
+            if ask.turn == active.number and ask.status != "pending":
+                guest.tell(Answered(ask.turn, ask.id, ask.answer_json, ask.responder))
+        for message_id in active.messages:
+            message = await self._engine.store.message(head.id, message_id)
+            if message is not None:
+                guest.tell(Deliver(message.turn, message.id, message.content_json))
+
+    async def _stop_run(self) -> None:
+        head = self.head
+        assert head.run is not None
+        reason = head.run.reason if head.run.phase == "stopping" and head.run.reason else _stop_reason(head)
+        if head.run.phase != "stopping":
+            command = c.StopRun(session_id=head.id, fence=head.fence, run_id=head.run.id, reason=reason)
+            await self._apply(command)
+        if self._guest is not None:
+            await self._guest.stop(0 if reason == "did_not_let_go" else STOP_GRACE)
+            self._guest = None
+        await self._apply(c.RunStopped(session_id=head.id, run_id=head.run.id, reason=reason))
+
+    async def _retire(self) -> None:
+        """End an idle run whose code is not current any more; the next turn starts on the new code."""
+        await self.sleep("code_changed")
+
+    async def sleep(self, reason: str) -> None:
+        """End an idle run; nothing happens when it is not idle after all."""
+        head, run = self.head, self.head.run
+        if run is None:
+            return
+        if head.host == "inline":
+            await self._apply(c.Sleep(session_id=head.id, fence=head.fence, run_id=run.id, reason=reason))
+            if self.head.run is None:
+                self._guest = None
+        else:
+            await self._apply(
+                c.StopRun(session_id=head.id, fence=head.fence, run_id=run.id, reason=reason, if_idle=True)
+            )
+
+    async def _hibernate(self) -> None:
+        try:
+            note = await self._guest.hibernate() if self._guest else "no process was running"
+            residency = "hibernated"
+        except NotSupported as error:
+            note, residency = str(error), "running"
+        await self._set_residency(residency, note)
+
+    async def _resume_computer(self) -> None:
+        if self._guest is None:
+            raise ProcessStartFailed("The session's process is not known to this worker.")
+        await self._set_residency("running", await self._guest.resume())
+
+    async def _set_residency(self, residency: str, note: str) -> None:
+        await self._apply(
+            c.SetResidency(session_id=self.head.id, fence=self.head.fence, residency=residency, note=note)
+        )
+
+    async def _hold(self, reason: str, message: str) -> None:
+        await self._apply(c.PlaceHold(session_id=self.head.id, hold_id=new_id(), reason=reason, message=message[:1000]))
+
+    # --- the end of the worker
+
+    async def detach(self) -> None:
+        """Let go of the session without stopping a process that another worker can adopt."""
+        if self._acting is not None:
+            self._acting.cancel()
+            await asyncio.wait([self._acting])
+        if self._guest is not None:
+            await self._guest.detach()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is to be done and nothing is being done."""
+        return self._acting is None and self._wanted() == WAIT
+
+    @property
+    def has_guest(self) -> bool:
+        """Whether a runtime is at hand."""
+        return self._guest is not None
+
+
+def _stop_reason(head: SessionHead) -> str:
+    if head.is_terminal:
+        return f"session_{head.status}"
+    if head.winding is not None and instants.now() >= head.winding.until:
+        return "did_not_let_go"
+    return "stopped"
+
+
+def spec_of(head: SessionHead, *, agent: Any, source: str, log_path: str, computer_path: str | None) -> RunSpec:
+    """Return what a host needs to start or find the session's present run."""
+    assert head.run is not None
+    return RunSpec(
+        session_id=head.id,
+        run_id=head.run.id,
+        number=head.run.number,
+        agent=agent,
+        deployment_id=head.deployment,
+        source=source,
+        log_path=log_path,
+        epoch=head.fence,
+        recovery=head.run.recovery,
+        key=head.key,
+        reason=head.run.reason,
+        computer_id=head.computer.id if head.computer else None,
+        computer_path=computer_path,
+    )

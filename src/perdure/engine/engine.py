@@ -1,0 +1,268 @@
+"""The engine: owns sessions, and makes state move. It reacts to commits and to time, and polls for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from perdure.engine.deployments import Deployments, agent_of
+from perdure.engine.driver import RunDriver, SessionDriver, spec_of
+from perdure.engine.timers import Timers
+from perdure.engine.waits import TurnWaits
+from perdure.engine.watches import Hub
+from perdure.errors import PerdureError, SessionNotFound
+from perdure.hosts.inline import InlineHost
+from perdure.hosts.protocol import Guest, Host, RunSpec
+from perdure.records import instants
+from perdure.records.definitions import AgentDefinition
+from perdure.records.ids import new_id
+from perdure.records.sessions import SessionHead
+from perdure.rules.commands import Permit, Tick
+from perdure.rules.dispatch import is_idle, needs_owner, wake_at
+from perdure.store.port import Committed, Store
+
+log = logging.getLogger("perdure.engine")
+
+_PAGE: Final = 500
+_SWEEP: Final = 1.0
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How an engine behaves. `sleep_after` is how many seconds an idle inline session stays in memory; `awake` how many
+    idle ones may; `drain` how many seconds a graceful stop waits for running inline turns."""
+
+    sleep_after: float = 60.0
+    awake: int = 1_000
+    drain: float = 30.0
+
+
+class Engine:
+    """Drives the sessions of one worker. Use it as: `start`, then work, then `stop`."""
+
+    def __init__(
+        self,
+        store: Store,
+        data: Path,
+        deployments: Deployments,
+        process_host: Host | None = None,
+        settings: Settings | None = None,
+        clock: Callable[[], int] = instants.now,
+    ) -> None:
+        self.store: Final = store
+        self.data: Final = data
+        self.deployments: Final = deployments
+        self.settings: Final = settings or Settings()
+        self.clock: Final = clock
+        self.worker_id: Final = new_id()
+        self.hub: Final = Hub()
+        self.waits: Final = TurnWaits()
+        self.draining = False
+        self.timers: Final = Timers(store.due, self._tick, clock)
+        self._inline: Final = InlineHost(deployments.handlers)
+        self._hosts: Final[Mapping[str, Host | None]] = {"inline": self._inline, "process": process_host}
+        self._drivers: dict[str, SessionDriver] = {}
+        self._resting: OrderedDict[str, float] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unsubscribe: Callable[[], None] | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._settled = asyncio.Event()
+
+    # --- life
+
+    async def start(self) -> None:
+        """Take over what the store holds: adopt or settle what ran, and start what may run."""
+        (self.data / "runs").mkdir(parents=True, exist_ok=True)
+        self._unsubscribe = self.store.subscribe(self._committed)
+        after = ""
+        while page := await self.store.unsettled(after, _PAGE):
+            for head in page:
+                self._drive(head).poke()
+            after = page[-1].id
+        self.timers.start()
+        self._schedule_sweep()
+
+    async def stop(self) -> None:
+        """Stop gracefully: let running inline turns finish for a while, let go of processes, then end."""
+        self.draining = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self.timers.stop()
+        await self._drain()
+        await asyncio.gather(*(driver.detach() for driver in self._drivers.values()))
+        for task in self._tasks:
+            task.cancel()
+        for host in self._hosts.values():
+            if host is not None:
+                await host.close()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+
+    async def _drain(self) -> None:
+        """Wait until no inline turn runs, at most as long as the settings say."""
+        try:
+            async with asyncio.timeout(self.settings.drain):
+                while any(self._holds_work(driver) for driver in self._drivers.values()):
+                    self._settled.clear()
+                    await self._settled.wait()
+        except TimeoutError:
+            busy = [d.head.id for d in self._drivers.values() if self._holds_work(d)]
+            log.warning("stopping while %d inline turns still run; they will be interrupted", len(busy))
+        inline = [d for d in self._drivers.values() if d.head.host == "inline" and d.head.run is not None]
+        await asyncio.gather(*(self._sleep(driver, "server_stopped") for driver in inline))
+
+    def _holds_work(self, driver: SessionDriver) -> bool:
+        head = driver.head
+        return head.host == "inline" and (head.active is not None or head.winding is not None)
+
+    # --- news
+
+    def _committed(self, news: Committed) -> None:
+        head = news.head
+        self.timers.note(head.id, wake_at(head))
+        self.hub.committed(news)
+        self.waits.committed(news)
+        driver = self._drivers.get(head.id)
+        if driver is None:
+            if not needs_owner(head):
+                return
+            driver = self._drive(head)
+        driver.committed(news)
+        if self.draining:
+            self._settled.set()
+
+    def _drive(self, head: SessionHead) -> SessionDriver:
+        driver = SessionDriver(self, head)
+        self._drivers[head.id] = driver
+        return driver
+
+    async def _tick(self, session_id: str) -> None:
+        """Do what a session's wake time makes due, then let its driver look again."""
+        try:
+            await self.store.apply(Tick(session_id=session_id, hold_id=new_id()))
+        except SessionNotFound:
+            return
+        except PerdureError as error:
+            log.error("session %s: its timer could not be served, trying again: %s", session_id, error)
+            self.timers.note(session_id, self.clock() + instants.SECOND)
+            return
+        driver = self._drivers.get(session_id)
+        if driver is not None:
+            driver.poke()
+
+    # --- rest and sleep
+
+    def rest(self, driver: SessionDriver) -> None:
+        """Hear from a driver that it has nothing to do just now."""
+        head = driver.head
+        if head.run is None:
+            if self._drivers.get(head.id) is driver:
+                self.forget(driver)
+        elif head.host == "inline" and head.run.phase == "ready" and is_idle(head):
+            self._resting[head.id] = asyncio.get_running_loop().time() + self.settings.sleep_after
+            self._resting.move_to_end(head.id)
+        if self.draining:
+            self._settled.set()
+
+    def forget(self, driver: SessionDriver) -> None:
+        """Drop a driver from memory."""
+        self._drivers.pop(driver.head.id, None)
+        self._resting.pop(driver.head.id, None)
+
+    def _schedule_sweep(self) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP, self._sweep)
+
+    def _sweep(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._resting:
+            session_id, until = next(iter(self._resting.items()))
+            if until > now and len(self._resting) <= self.settings.awake:
+                break
+            del self._resting[session_id]
+            driver = self._drivers.get(session_id)
+            if driver is not None and driver.is_settled and is_idle(driver.head):
+                self._spawn(self._sleep(driver, "slept"))
+        self._schedule_sweep()
+
+    async def _sleep(self, driver: SessionDriver, reason: str) -> None:
+        try:
+            await driver.sleep(reason)
+        except PerdureError as error:
+            log.warning("session %s could not be put to sleep: %s", driver.head.id, error)
+
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def look_again(self) -> None:
+        """Let all drivers look again, after something outside their heads has changed (a promotion)."""
+        for driver in list(self._drivers.values()):
+            driver.poke()
+
+    # --- what drivers need
+
+    def host(self, kind: str) -> Host:
+        """Return a host by kind."""
+        host = self._hosts[kind]
+        if host is None:
+            raise PerdureError(f"This worker has no {kind} host.")
+        return host
+
+    async def spec(self, head: SessionHead) -> RunSpec:
+        """Return what a host needs for the session's present run."""
+        assert head.run is not None
+        deployment = await self.deployments.get(head.deployment)
+        agent = agent_of(deployment, head.agent)
+        computer = None if head.computer is None else str(self.data / "computers" / head.computer.id)
+        return spec_of(
+            head,
+            agent=agent,
+            source=deployment.source,
+            log_path=str(self.log_path(head.run.id)),
+            computer_path=computer,
+        )
+
+    def log_path(self, run_id: str) -> Path:
+        """Return where a run's log is."""
+        return self.data / "runs" / f"{run_id}.log"
+
+    def start_inline(self, head: SessionHead, driver: SessionDriver) -> Guest | None:
+        """Start the runtime of an inline run that its permit made ready at once."""
+        deployment = self.deployments.known(head.deployment)
+        handlers = self.deployments.loaded(head.deployment, head.agent)
+        if head.host != "inline" or deployment is None or handlers is None or head.run is None:
+            return None
+        agent = agent_of(deployment, head.agent)
+        log_path = str(self.log_path(head.run.id))
+        spec = spec_of(head, agent=agent, source=deployment.source, log_path=log_path, computer_path=None)
+        return self._inline.start_ready(handlers, spec, RunDriver(driver, head.run.id, head.fence))
+
+    def permit(self, session_id: str) -> Permit | None:
+        """Return the leave to start a turn of an awake session in the commit that admits it."""
+        driver = self._drivers.get(session_id)
+        if self.draining or driver is None or not driver.has_guest:
+            return None
+        return Permit(self.worker_id)
+
+    def permit_new(self, deployment_id: str, agent: AgentDefinition) -> Permit | None:
+        """Return the leave to start the first turn of a new session at once, for agents that need no preparation."""
+        ready = agent.host == "inline" and not agent.has_init
+        if self.draining or not ready or self.deployments.loaded(deployment_id, agent.id) is None:
+            return None
+        return Permit(self.worker_id, new_id())
+
+    def head_in_memory(self, session_id: str) -> SessionHead | None:
+        """Return the newest head of a session that this engine drives."""
+        driver = self._drivers.get(session_id)
+        return driver.head if driver is not None else None
+
+    @property
+    def awake(self) -> int:
+        """How many sessions have a driver in memory."""
+        return len(self._drivers)

@@ -1,0 +1,96 @@
+"""One timer for all sessions: a heap of near wake times, fed from the store.
+
+A session whose wake time lies beyond the horizon is not in memory at all: the store knows it, and each refill looks one
+horizon ahead. Entries are hints; what is due is decided anew by the rule from the session's head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from perdure.records import instants
+from perdure.records.instants import SECOND
+
+HORIZON: Final = 60 * SECOND
+PAGE: Final = 1_000
+_LONGEST_SLEEP: Final = 5.0
+
+
+class Timers:
+    """Calls `fire(session_id)` when a session's wake time has come."""
+
+    def __init__(
+        self,
+        due: Callable[[int, int], Awaitable[list[tuple[str, int]]]],
+        fire: Callable[[str], Awaitable[None]],
+        clock: Callable[[], int] = instants.now,
+    ) -> None:
+        self._due = due
+        self._fire = fire
+        self._clock = clock
+        self._heap: list[tuple[int, str]] = []
+        self._known: dict[str, int] = {}
+        self._loaded_until = 0
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch the clock."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def note(self, session_id: str, wake_at: int | None) -> None:
+        """Note a session's wake time as of its newest commit."""
+        if wake_at is None or wake_at > self._loaded_until:
+            self._known.pop(session_id, None)
+            return
+        if self._known.get(session_id) != wake_at:
+            self._known[session_id] = wake_at
+            heapq.heappush(self._heap, (wake_at, session_id))
+            if self._heap[0] == (wake_at, session_id):
+                self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            now = self._clock()
+            if now + HORIZON // 2 >= self._loaded_until:
+                await self._load(now)
+            await self._fire_due()
+            await self._wait()
+
+    async def _load(self, now: int) -> None:
+        until = now + HORIZON
+        self._loaded_until = until
+        page = await self._due(until, PAGE)
+        for session_id, wake_at in page:
+            self.note(session_id, wake_at)
+        if len(page) == PAGE:
+            # More is due soon than one page holds: look again once these have been dealt with.
+            self._loaded_until = page[-1][1]
+
+    async def _fire_due(self) -> None:
+        now = self._clock()
+        while self._heap and self._heap[0][0] <= now:
+            wake_at, session_id = heapq.heappop(self._heap)
+            if self._known.get(session_id) == wake_at:
+                del self._known[session_id]
+                await self._fire(session_id)
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        first = self._heap[0][0] if self._heap else self._loaded_until - HORIZON // 2
+        # Never longer than a few seconds, since the machine's clock may be set while we wait.
+        seconds = min(max(first - self._clock(), 0) / SECOND, _LONGEST_SLEEP)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return

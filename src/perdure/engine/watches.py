@@ -1,0 +1,180 @@
+"""Watches: who waits for news of a session, and the order in which it is told.
+
+The hub holds no events. A watcher keeps a cursor and reads from the store when it is woken, so that a slow one costs no
+memory; live slots are overwritten in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from perdure.engine.service import (
+    CaughtUp,
+    EventItem,
+    LiveItem,
+    SessionView,
+    SnapshotItem,
+    WatchEnd,
+    WatchItem,
+)
+from perdure.errors import InvalidCursor, SessionNotFound
+from perdure.records.sessions import SessionHead
+from perdure.rules.commands import WriteLive
+from perdure.store.port import Committed, LiveSlot, Snapshot, Store
+
+SNAPSHOT_TURNS: Final = 100
+PAGE: Final = 200
+FAR_BEHIND: Final = 5_000
+
+
+class Watcher:
+    """One reader's place in the stream of a session's news."""
+
+    __slots__ = ("last_seq", "live", "live_cleared", "news", "terminal")
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self.last_seq = 0
+        self.live: dict[str, LiveSlot] = {}
+        self.live_cleared = False
+        self.terminal = False
+
+
+class Hub:
+    """Wakes the watchers of sessions that a commit has changed."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[str, set[Watcher]] = {}
+
+    def add(self, session_id: str) -> Watcher:
+        """Register a watcher for a session."""
+        watcher = Watcher()
+        self._watchers.setdefault(session_id, set()).add(watcher)
+        return watcher
+
+    def remove(self, session_id: str, watcher: Watcher) -> None:
+        """Forget a watcher."""
+        watchers = self._watchers.get(session_id, set())
+        watchers.discard(watcher)
+        if not watchers:
+            self._watchers.pop(session_id, None)
+
+    def committed(self, committed: Committed) -> None:
+        """Tell a session's watchers of a commit."""
+        watchers = self._watchers.get(committed.head.id)
+        if watchers:
+            for watcher in watchers:
+                _tell(watcher, committed)
+
+
+def _tell(watcher: Watcher, committed: Committed) -> None:
+    command = committed.command
+    watcher.last_seq = committed.head.last_seq
+    watcher.terminal = committed.head.is_terminal
+    if isinstance(command, WriteLive) and committed.head.active is not None:
+        slot = LiveSlot(committed.head.active.id, command.content_json, committed.head.active.started_at)
+        watcher.live[command.slot] = slot
+    elif committed.live:
+        watcher.live.clear()
+        watcher.live_cleared = True
+    watcher.news.set()
+
+
+class Follower:
+    """Follows one session for one reader; see `follow`."""
+
+    def __init__(
+        self,
+        store: Store,
+        hub: Hub,
+        view: Callable[[SessionHead], Awaitable[SessionView]],
+        session_id: str,
+        after: int | None,
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._view = view
+        self._session_id = session_id
+        self._after = after
+        self._cursor = after or 0
+        self._watcher = Watcher()
+
+    async def follow(self) -> AsyncIterator[WatchItem]:
+        """Yield a snapshot or the events after the cursor, the live slots, `CaughtUp`, then news until the end."""
+        self._watcher = self._hub.add(self._session_id)
+        try:
+            async for item in self._catch_up():
+                yield item
+            async for item in self._news():
+                yield item
+        finally:
+            self._hub.remove(self._session_id, self._watcher)
+
+    async def _catch_up(self) -> AsyncIterator[WatchItem]:
+        snapshot = await self._snapshot()
+        head = snapshot.head
+        if self._after is None:
+            self._cursor = head.last_seq
+            yield SnapshotItem(await self._view(head), snapshot)
+        elif self._after > head.last_seq:
+            raise InvalidCursor(
+                f"The session has {head.last_seq} events; there is none after {self._after} to wait for."
+            )
+        async for item in self._events():
+            yield item
+        if self._after is not None:
+            for slot, content in (await self._snapshot()).live.items():
+                yield LiveItem(slot, content)
+        yield CaughtUp(self._cursor)
+        self._watcher.last_seq = max(self._watcher.last_seq, self._cursor)
+        self._watcher.terminal = self._watcher.terminal or head.is_terminal
+        self._watcher.news.set()
+
+    async def _snapshot(self) -> Snapshot:
+        snapshot = await self._store.snapshot(self._session_id, SNAPSHOT_TURNS if self._after is None else 0)
+        if snapshot is None:
+            raise SessionNotFound(self._session_id)
+        return snapshot
+
+    async def _events(self) -> AsyncIterator[WatchItem]:
+        while True:
+            page = await self._store.events(self._session_id, self._cursor, PAGE)
+            for event in page.events:
+                self._cursor = event.seq
+                yield EventItem(event)
+            if not page.has_more:
+                return
+
+    async def _news(self) -> AsyncIterator[WatchItem]:
+        watcher = self._watcher
+        while True:
+            await watcher.news.wait()
+            watcher.news.clear()
+            if watcher.last_seq - self._cursor > FAR_BEHIND:
+                async for item in self._move_to_snapshot():
+                    yield item
+            if watcher.last_seq > self._cursor:
+                async for item in self._events():
+                    yield item
+            for item in self._take_live():
+                yield item
+            if watcher.terminal and watcher.last_seq <= self._cursor:
+                yield WatchEnd(self._cursor)
+                return
+
+    def _take_live(self) -> list[LiveItem]:
+        watcher = self._watcher
+        items = [LiveItem("", None)] if watcher.live_cleared else []
+        items += [LiveItem(slot, content) for slot, content in watcher.live.items()]
+        watcher.live_cleared = False
+        watcher.live.clear()
+        return items
+
+    async def _move_to_snapshot(self) -> AsyncIterator[WatchItem]:
+        snapshot = await self._store.snapshot(self._session_id, SNAPSHOT_TURNS)
+        if snapshot is None:
+            raise SessionNotFound(self._session_id)
+        self._cursor = snapshot.head.last_seq
+        yield SnapshotItem(await self._view(snapshot.head), snapshot)
