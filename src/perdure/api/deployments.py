@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from perdure.api.base import Duration, Id, Instant, Omitted, Wire
 from perdure.records.sessions import HostKind
 
@@ -69,3 +71,12 @@ class Health(Wire):
     """The server is there (`/healthz`) or accepts work (`/readyz`)."""
 
     status: str
+
+
+class ApiDescription(Wire):
+    """The OpenAPI 3.1 document of this API."""
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+    components: dict[str, Any]

@@ -1,1 +1,1 @@
-from __future__ import annotations
+"""The HTTP API: a thin layer over the engine's service."""

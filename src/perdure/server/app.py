@@ -1,0 +1,116 @@
+"""The ASGI application: routes of the table, and around them what holds for every request."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final, NoReturn
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as HttpScope
+
+from perdure.engine.service import Service
+from perdure.errors import MethodNotAllowed, NotFound
+from perdure.records.ids import new_id
+from perdure.server.auth import AuthPolicy
+from perdure.server.context import HEARTBEAT_SECONDS, Context, Identity
+from perdure.server.openapi import openapi_document
+from perdure.server.operations import Operation
+from perdure.server.queries import parse_query
+from perdure.server.replies import REQUEST_ID, refusal
+from perdure.server.request import ISSUER, Call, ClientGone
+from perdure.server.stopping import Stopping
+from perdure.server.table import OPERATIONS
+
+STOPPING: Final = "stopping"
+
+
+def build_app(
+    service: Service, *, auth: AuthPolicy, mode: str = "server", heartbeat: float = HEARTBEAT_SECONDS
+) -> Starlette:
+    """Return the application that serves `service`.
+
+    `heartbeat` is the number of seconds between the comments of a watch. `app.state.stopping.begin()` ends watches and
+    waits, so that a server can stop; see `perdure.server.serve`.
+    """
+    identity = Identity(version("perdure"), mode)
+    described = msgspec.json.encode(openapi_document(OPERATIONS, identity.version))
+    context = Context(service, identity, described, Stopping(), heartbeat)
+    app = Starlette(routes=_routes(context), middleware=[Middleware(Edge, auth=auth)])
+    app.router.redirect_slashes = False
+    app.router.default = _no_route
+    app.state.stopping = context.stopping
+    app.state.identity = identity
+    return app
+
+
+def _routes(context: Context) -> list[Route]:
+    paths: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = operation
+    return [Route(path, Endpoint(context, operations)) for path, operations in paths.items()]
+
+
+class _PathNotFound(NotFound):
+    noun = "path"
+
+
+async def _no_route(http: HttpScope, _receive: Receive, _send: Send) -> NoReturn:
+    raise _PathNotFound(http["path"][:200], "See /openapi.json for what there is.")
+
+
+class Endpoint:
+    """All operations of one path."""
+
+    def __init__(self, context: Context, operations: dict[str, Operation]) -> None:
+        self._context = context
+        self._operations = operations
+
+    async def __call__(self, http: HttpScope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        operation = self._operations.get(http["method"])
+        if operation is None:
+            allowed = sorted(self._operations)
+            raise MethodNotAllowed(
+                f"{http['method']} is not possible here; {' and '.join(allowed)} is. Nothing was done.",
+                {"allowed": allowed},
+            )
+        query = parse_query(operation.query, http["query_string"])
+        reply = await operation.handler(Call(self._context, http, receive, query))
+        await reply.send_to(send)
+
+
+class Edge:
+    """Around every request: its id, who makes it, and how errors leave."""
+
+    def __init__(self, app: ASGIApp, auth: AuthPolicy) -> None:
+        self._app = app
+        self._auth = auth
+
+    async def __call__(self, http: HttpScope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if http["type"] != "http":
+            await self._app(http, receive, send)
+            return
+        request_id = new_id()
+        started = False
+
+        async def tagged(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message["headers"], (REQUEST_ID, request_id.encode())]
+            await send(message)
+
+        try:
+            http[ISSUER] = self._auth.admit(http["path"], http["headers"])
+            await self._app(http, receive, tagged)
+        except ClientGone:
+            return
+        except Exception as error:
+            if started:
+                raise
+            await refusal(error, request_id).send_to(tagged)

@@ -1,0 +1,79 @@
+"""Operations on a session's log: pages, and the watch."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from perdure.api import events
+from perdure.errors import CursorExpired, InvalidCursor, Unavailable
+from perdure.server import wire
+from perdure.server.operations import IN_SESSION, Operation, Stream
+from perdure.server.queries import EventsQuery, WatchQuery
+from perdure.server.replies import Reply
+from perdure.server.request import STOPPED, Call
+from perdure.server.sse import EventStream
+
+_SEQUENCE: Final = re.compile(rb"[0-9]{1,18}")
+_STREAM: Final = Stream(
+    {
+        "": events.Event,
+        events.SNAPSHOT: events.SnapshotData,
+        events.LIVE: events.LiveData,
+        events.CAUGHT_UP: events.CursorData,
+        events.END: events.CursorData,
+    },
+    "A snapshot (only without a cursor) or the durable events after the cursor, the newest live slots, `caught_up`, "
+    "then what is new, and `end` when the session is closed or cancelled and all was sent. Only durable events carry "
+    "`id`. A reader that falls too far behind gets a new snapshot. Continue with `Last-Event-ID`.",
+)
+
+
+async def page(call: Call) -> Reply:
+    """Return a page of events."""
+    query: EventsQuery = call.query
+    found = await call.service.events(call.scope, call.id("session_id"), after=query.after, limit=query.limit)
+    return Reply(wire.event_page_bytes(found))
+
+
+async def watch(call: Call) -> EventStream:
+    """Follow the session."""
+    if call.context.stopping.begun:
+        raise Unavailable(STOPPED)
+    query: WatchQuery = call.query
+    after = query.after if (last := call.header(b"last-event-id")) in (None, b"") else _sequence(last)
+    items = call.service.watch(call.scope, call.id("session_id"), after)
+    first = await anext(items)  # what is wrong with the request shows here, while a status can still be sent
+    return EventStream(call, first, items)
+
+
+def _sequence(text: bytes | None) -> int:
+    if text is None or not _SEQUENCE.fullmatch(text):
+        raise InvalidCursor("Last-Event-ID must be the id of an event that was sent. Watch without it to start anew.")
+    return int(text)
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="list_events",
+        method="GET",
+        path="/v1/sessions/{session_id}/events",
+        tag="events",
+        summary="Return a page of the session's log",
+        handler=page,
+        query=EventsQuery,
+        answers={200: events.EventPage},
+        errors=(*IN_SESSION, InvalidCursor, CursorExpired),
+    ),
+    Operation(
+        id="watch",
+        method="GET",
+        path="/v1/sessions/{session_id}/watch",
+        tag="events",
+        summary="Follow the session as server-sent events",
+        handler=watch,
+        query=WatchQuery,
+        answers={200: _STREAM},
+        errors=(*IN_SESSION, InvalidCursor, CursorExpired),
+    ),
+)

@@ -1,0 +1,100 @@
+"""A watch as server-sent events.
+
+Written here rather than taken from a library, because what matters is in the lines themselves: only durable events may
+carry `id:` (it is what a client continues from), heartbeats must be comments, and a stream must end between two events
+when the server stops. Nothing is buffered: the next item is asked for when the last one is in the socket's hands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final
+
+import msgspec
+from starlette.types import Send
+
+from perdure.api.events import CAUGHT_UP, END, LIVE, SNAPSHOT
+from perdure.engine.service import CaughtUp, EventItem, LiveItem, SnapshotItem, WatchItem
+from perdure.server import wire
+from perdure.server.request import Call, end_tasks
+
+_LOG: Final = logging.getLogger("perdure.server")
+_HEARTBEAT: Final = b": heartbeat\n\n"
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def frame(item: WatchItem) -> bytes:
+    """Return the lines of one item. JSON escapes all line breaks, so that its data is always one line."""
+    if isinstance(item, EventItem):
+        event = item.event
+        return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.type.encode(), wire.event_bytes(event))
+    if isinstance(item, LiveItem):
+        return _marker(LIVE, _live(item))
+    if isinstance(item, SnapshotItem):
+        return _marker(SNAPSHOT, wire.snapshot_bytes(item))
+    return _marker(CAUGHT_UP if isinstance(item, CaughtUp) else END, b'{"cursor":%d}' % item.cursor)
+
+
+def _marker(name: str, data: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def _live(item: LiveItem) -> bytes:
+    content = item.content
+    return msgspec.json.encode(
+        {
+            "turn_id": content.turn_id if content else None,
+            "slot": item.slot,
+            "content": msgspec.Raw(content.content_json) if content else None,
+        }
+    )
+
+
+class EventStream:
+    """The response of a watch: ends with the watch, with the client or with the server, whichever is first."""
+
+    def __init__(self, call: Call, first: WatchItem, rest: AsyncIterator[WatchItem]) -> None:
+        self._call = call
+        self._first = first
+        self._rest = rest
+
+    async def send_to(self, send: Send) -> None:
+        """Send the stream. A client that is cut off here continues from the last `id` that it got."""
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        items = asyncio.ensure_future(self._send_items(send))
+        beat = asyncio.ensure_future(self._beat(send))
+        gone = asyncio.ensure_future(self._call.gone())
+        try:
+            ends = (items, gone, self._call.context.stopping.future())
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            self._log_failure(items)
+        finally:
+            await end_tasks(items, beat, gone)
+            if isinstance(self._rest, AsyncGenerator):
+                await self._rest.aclose()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _send_items(self, send: Send) -> None:
+        await _send(send, frame(self._first))
+        async for item in self._rest:
+            await _send(send, frame(item))
+
+    async def _beat(self, send: Send) -> None:
+        while True:
+            await asyncio.sleep(self._call.context.heartbeat)
+            await _send(send, _HEARTBEAT)
+
+    def _log_failure(self, items: asyncio.Future[None]) -> None:
+        error = items.exception() if items.done() and not items.cancelled() else None
+        if error is not None:
+            _LOG.error("a watch of %s ended early; its client reconnects", self._call.params, exc_info=error)
+
+
+async def _send(send: Send, lines: bytes) -> None:
+    await send({"type": "http.response.body", "body": lines, "more_body": True})
