@@ -13,34 +13,79 @@ if TYPE_CHECKING:
     from perdure.authoring.agent import Agent as Agent
     from perdure.authoring.image import Image as Image
     from perdure.authoring.template import Template as Template
+    from perdure.client.aio import AsyncClient as AsyncClient
+    from perdure.client.sync import Client as Client
     from perdure.errors import MessageRejected as MessageRejected
     from perdure.errors import PerdureError as PerdureError
+    from perdure.hosts.context import Answer as Answer
+    from perdure.hosts.context import AnswerControl as AnswerControl
+    from perdure.hosts.context import ComputerInfo as ComputerInfo
+    from perdure.hosts.context import InitContext as InitContext
+    from perdure.hosts.context import Message as Message
+    from perdure.hosts.context import Option as Option
+    from perdure.hosts.context import Output as Output
+    from perdure.hosts.context import RecoveryInfo as RecoveryInfo
+    from perdure.hosts.context import RunInfo as RunInfo
+    from perdure.hosts.context import SessionInfo as SessionInfo
+    from perdure.hosts.context import Turn as Turn
+    from perdure.hosts.context import TurnContext as TurnContext
     from perdure.records.content import ContentLike as ContentLike
     from perdure.records.content import JsonPart as JsonPart
+    from perdure.records.content import Part as Part
     from perdure.records.content import TextPart as TextPart
 
     __version__: str
 
 _HOMES: Final = {
     "Agent": "perdure.authoring.agent",
+    "Answer": "perdure.hosts.context",
+    "AnswerControl": "perdure.hosts.context",
+    "AsyncClient": "perdure.client.aio",
+    "Client": "perdure.client.sync",
+    "ComputerInfo": "perdure.hosts.context",
     "ContentLike": "perdure.records.content",
     "Image": "perdure.authoring.image",
+    "InitContext": "perdure.hosts.context",
     "JsonPart": "perdure.records.content",
+    "Message": "perdure.hosts.context",
     "MessageRejected": "perdure.errors",
+    "Option": "perdure.hosts.context",
+    "Output": "perdure.hosts.context",
+    "Part": "perdure.records.content",
     "PerdureError": "perdure.errors",
+    "RecoveryInfo": "perdure.hosts.context",
+    "RunInfo": "perdure.hosts.context",
+    "SessionInfo": "perdure.hosts.context",
     "Template": "perdure.authoring.template",
     "TextPart": "perdure.records.content",
+    "Turn": "perdure.hosts.context",
+    "TurnContext": "perdure.hosts.context",
 }
 
 __all__ = [
     "Agent",
+    "Answer",
+    "AnswerControl",
+    "AsyncClient",
+    "Client",
+    "ComputerInfo",
     "ContentLike",
     "Image",
+    "InitContext",
     "JsonPart",
+    "Message",
     "MessageRejected",
+    "Option",
+    "Output",
+    "Part",
     "PerdureError",
+    "RecoveryInfo",
+    "RunInfo",
+    "SessionInfo",
     "Template",
     "TextPart",
+    "Turn",
+    "TurnContext",
     "__version__",
     "errors",
 ]
