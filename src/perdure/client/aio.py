@@ -99,13 +99,15 @@ class AsyncClient:
         """Return a handle on the session of that id, without asking whether there is one."""
         return AsyncSessionHandle(self._link, session_id)
 
-    async def deploy(self, source: str | Path | bytes, *, idempotency_key: str | None = None) -> Deployment:
-        """Build a project's folder, Python file or gzip tar (a file or its bytes) and make it current.
+    async def deploy(
+        self, source: str | Path | bytes, *, promote: bool = True, idempotency_key: str | None = None
+    ) -> Deployment:
+        """Build a project's folder, Python file or gzip tar (a file or its bytes) and, with `promote`, make it current.
 
         Raises `ProjectError` kinds when the source is refused or does not import; the current deployment then stays.
         """
         archive = await asyncio.to_thread(archive_of, source)
-        return await self._link.send(operations.deploy(archive, idempotency_key))
+        return await self._link.send(operations.deploy(archive, promote, idempotency_key))
 
     async def server(self) -> ServerInfo:
         """Return which server answers."""

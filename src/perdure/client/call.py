@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -25,16 +25,20 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request. `seconds` is how long its answer may take; `key` the idempotency key that makes it safe to repeat."""
+    """A request. `seconds` is how long its answer may take; `key` the idempotency key that makes it safe to repeat.
+
+    `scoped` tells whether it acts in an environment.
+    """
 
     method: str
     path: str
     read: Callable[[bytes], T]
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     seconds: float = ANSWER_SECONDS
     key: str | None = None
+    scoped: bool = True
 
     def answer(self, reply: httpx2.Response) -> T:
         """Return what a reply says, or raise what it reports."""
@@ -76,7 +80,7 @@ class Settings:
 
     def request(self, call: Call[Any]) -> dict[str, Any]:
         """Return the arguments that httpx2 needs to make the request of `call`."""
-        scope = {"project": self.project, "environment": self.environment}
+        scope = {"project": self.project, "environment": self.environment} if call.scoped else {}
         return {
             "method": call.method,
             "url": self.url.rstrip("/") + call.path,

@@ -29,8 +29,10 @@ UPLOAD_SECONDS: Final = 300.0
 EVENTS_A_PAGE: Final = 1000
 
 
-def _get(path: str, kind: type[M], **query: str | int | None) -> Call[M]:
-    given = {name: str(value) for name, value in query.items() if value is not None}
+def _get(path: str, kind: type[M], **query: str | int | list[str] | None) -> Call[M]:
+    given = {
+        name: str(value) if isinstance(value, int) else value for name, value in query.items() if value is not None
+    }
     return Call("GET", path, kind.model_validate_json, query=given)
 
 
@@ -69,7 +71,7 @@ def _ask(session_id: str, ask_id: str) -> str:
 
 
 def server() -> Call[ServerInfo]:
-    return Call("GET", "/v1/server", ServerInfo.model_validate_json)
+    return Call("GET", "/v1/server", ServerInfo.model_validate_json, scoped=False)
 
 
 def agents() -> Call[AgentList]:
@@ -80,11 +82,18 @@ def agent(name: str) -> Call[Agent]:
     return _get(_agent(name), Agent)
 
 
-def deploy(archive: bytes, idempotency_key: str | None) -> Call[Deployment]:
+def deploy(archive: bytes, promote: bool, idempotency_key: str | None) -> Call[Deployment]:
     key = new_id() if idempotency_key is None else idempotency_key
-    headers = {"Content-Type": "application/gzip", "Idempotency-Key": key}
-    read = Deployment.model_validate_json
-    return Call("POST", "/v1/deployments", read, body=archive, headers=headers, seconds=UPLOAD_SECONDS, key=key)
+    return Call(
+        "POST",
+        "/v1/deployments",
+        Deployment.model_validate_json,
+        query={} if promote else {"promote": "false"},
+        body=archive,
+        headers={"Content-Type": "application/gzip", "Idempotency-Key": key},
+        seconds=UPLOAD_SECONDS,
+        key=key,
+    )
 
 
 def deployments(cursor: str | None, limit: int | None) -> Call[DeploymentPage]:
@@ -154,7 +163,7 @@ def answer_ask(session_id: str, ask_id: str, answer: Any, response_id: str | Non
 def sessions(
     agent: str | None, key: str | None, status: str | Sequence[str] | None, cursor: str | None, limit: int | None
 ) -> Call[SessionPage]:
-    statuses = status if status is None or isinstance(status, str) else ",".join(status)
+    statuses = status if status is None or isinstance(status, str) else list(status)
     return _get("/v1/sessions", SessionPage, agent=agent, key=key, status=statuses, cursor=cursor, limit=limit)
 
 

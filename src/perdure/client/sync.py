@@ -98,12 +98,14 @@ class Client:
         """Return a handle on the session of that id, without asking whether there is one."""
         return SessionHandle(self._link, session_id)
 
-    def deploy(self, source: str | Path | bytes, *, idempotency_key: str | None = None) -> Deployment:
-        """Build a project's folder, Python file or gzip tar (a file or its bytes) and make it current.
+    def deploy(
+        self, source: str | Path | bytes, *, promote: bool = True, idempotency_key: str | None = None
+    ) -> Deployment:
+        """Build a project's folder, Python file or gzip tar (a file or its bytes) and, with `promote`, make it current.
 
         Raises `ProjectError` kinds when the source is refused or does not import; the current deployment then stays.
         """
-        return self._link.send(operations.deploy(archive_of(source), idempotency_key))
+        return self._link.send(operations.deploy(archive_of(source), promote, idempotency_key))
 
     def server(self) -> ServerInfo:
         """Return which server answers."""
