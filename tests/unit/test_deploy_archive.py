@@ -130,6 +130,10 @@ class TestSource:
         (tmp_path / ".perdureignore").write_bytes(b"\xff")
         assert ".perdureignore" in fails(ProjectError, lambda: pack(tmp_path)).message
 
+    def test_a_pattern_that_makes_no_sense_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / ".perdureignore").write_text("!\n")
+        assert "makes no sense" in fails(ProjectError, lambda: pack(tmp_path)).message
+
     def test_a_name_that_is_not_text_is_an_error(self, tmp_path: Path) -> None:
         with open(os.fsencode(tmp_path) + b"/\xff.py", "w"):
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import gc
 import pickle
 import sys
@@ -356,6 +357,15 @@ class TestNames:
         write(root, common_name="value = 'ours'")
         assert run(load_project(root)) == "ours"
         assert sys.modules["common_name"] is common_name
+
+    def test_an_environment_inside_the_project_is_not_part_of_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its packages are shared by all versions, so they must be imported in the ordinary way."""
+        site = write(tmp_path / "environment/site-packages", vendored__INIT="", vendored__inner="")
+        monkeypatch.syspath_prepend(str(site))
+        write(tmp_path, agents__a=agent(body="return inner.__builtins__", imports="from vendored import inner"))
+        assert run(load_project(tmp_path)) is vars(builtins)
 
     def test_the_standard_library_goes_before_a_projects_module(self, tmp_path: Path) -> None:
         write(tmp_path, agents__a=agent(body="import json; return json.dumps(1)"), json="1/0", perdure="1/0")

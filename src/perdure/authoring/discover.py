@@ -15,9 +15,9 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -64,7 +64,7 @@ async def discover(path: str | Path, *, timeout: float = TIMEOUT, env: Mapping[s
         if result is None:
             raise _crash(root, _importing(Path(folder)), ended, timeout)
     if result.failure:
-        raise _raised(result.failure)
+        raise _raised(result.failure, os.environ.keys() if env is None else frozenset())
     assert result.found is not None
     return result.found
 
@@ -171,11 +171,23 @@ def _crash(root: Path, importing: str, ended: _Ended, timeout: float) -> Discove
     return DiscoveryFailed(f"Importing {importing} {what}. Nothing was deployed.", details)
 
 
-def _raised(failure: _Failure) -> PerdureError:
+def _raised(failure: _Failure, unseen: Collection[str]) -> PerdureError:
     kind = by_code().get(failure.code, ProjectError)
     error = kind.__new__(kind)
-    PerdureError.__init__(error, failure.message, {k: msgspec.json.decode(v) for k, v in failure.details.items()})
+    details = {key: msgspec.json.decode(value) for key, value in failure.details.items()}
+    PerdureError.__init__(error, failure.message + _hint(details, unseen), details)
     return error
+
+
+def _hint(details: Mapping[str, Any], unseen: Collection[str]) -> str:
+    """Explain a failure that speaks of a variable which this process has, and user code was not given."""
+    named = [name for name in re.findall(r"[A-Z][A-Z0-9_]{2,}", str(details.get("error", ""))) if name in unseen]
+    if not named or named[0] in _PASSED:
+        return ""
+    return (
+        f". {named[0]} is set in this server's environment, which modules do not see while a deployment is made; read "
+        "it in init or in a handler"
+    )
 
 
 def _report(folder: Path, result: _Result) -> NoReturn:

@@ -71,12 +71,11 @@ class ModuleSpace:
 
     def find(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
         """Find a module of the project, or None where the ordinary finders should look."""
-        if path is None and name == ALIAS:
+        if not self._claims(name):
+            return None
+        if name == ALIAS:
             return _folder_spec(name, [str(self.root)])
-        if path is None:
-            return self._find_in(name, [str(self.root)]) if name in self.local else None
-        inside = [entry for entry in path if Path(entry).is_relative_to(self.root)]
-        return self._find_in(name, inside)
+        return self._find_in(name, [str(self.root)] if path is None else list(path))
 
     def _find_in(self, name: str, folders: list[str]) -> ModuleSpec | None:
         loaders = ((ExtensionFileLoader, EXTENSION_SUFFIXES), (partial(_Loader, self), SOURCE_SUFFIXES))
