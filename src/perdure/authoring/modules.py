@@ -127,7 +127,9 @@ class ModuleSpace:
 
     def swap_in(self) -> dict[str, ModuleType]:
         """Put this space's modules into `sys.modules`; returns what had to make way."""
-        aside = {name: module for name, module in sys.modules.items() if self._is_in_the_way(name, module)}
+        aside = {name: module for name, module in list(sys.modules.items()) if self._claims(name)}
+        for space in _living():
+            aside.update({name: module for name, module in space.modules.items() if sys.modules.get(name) is module})
         for name in aside:
             del sys.modules[name]
         sys.modules.update(self.modules)
@@ -135,8 +137,8 @@ class ModuleSpace:
 
     def swap_out(self, aside: Mapping[str, ModuleType]) -> None:
         """Take note of what was imported, and put back what made way unless this space is the newer one."""
-        self.modules.update({name: module for name, module in sys.modules.items() if self._owns(name, module)})
-        self.builtins.update({name: value for name, value in vars(builtins).items() if name != "__import__"})
+        self.modules.update({name: module for name, module in list(sys.modules.items()) if self._owns(name, module)})
+        self.builtins.update({name: value for name, value in list(vars(builtins).items()) if name != "__import__"})
         owners = {id(module): space.serial for space in _living() for module in space.modules.values()}
         for name, module in aside.items():
             owner = owners.get(id(module))
@@ -148,11 +150,6 @@ class ModuleSpace:
             return False
         place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
         return isinstance(place, str) and Path(place).is_relative_to(self.root)
-
-    def _is_in_the_way(self, name: str, module: ModuleType) -> bool:
-        if self.modules.get(name) is module:
-            return False
-        return self._claims(name) or any(space.modules.get(name) is module for space in _living())
 
     def _claims(self, name: str) -> bool:
         top = name.partition(".")[0]
