@@ -37,6 +37,7 @@ from perdure.errors import NotSupported
 
 _log: Final = logging.getLogger("perdure.computers")
 _REMOVALS: Final = 20
+_PLACED_AFTER: Final = 0.02
 
 ISOLATION: Final = "none: its processes run as the server's user and see its files and network; only limits hold them"
 KEEPS: Final = "its disk, and its memory and processes (stopped) for as long as this machine runs"
@@ -95,9 +96,13 @@ class LocalComputer(Computer):
         guest = await launcher(self._placement())
         self._guest = guest
         self._tree.add_root(guest)
-        # Joining a group takes the kernel some 8 ms, three times what all the rest of a start does: so beside it.
-        self._placing = asyncio.create_task(self._share_cores(guest.pid))
+        self._placing = asyncio.create_task(self._place(guest.pid))
         return guest
+
+    async def _place(self, pid: int) -> None:
+        # Joining a group takes the kernel some 8 ms, three times what all the rest of a start does: so after it.
+        await asyncio.sleep(_PLACED_AFTER)
+        await self._share_cores(pid)
 
     def _placement(self) -> Placement:
         limits = self.spec.limits
@@ -205,6 +210,7 @@ class LocalBackend(ComputerBackend):
             raise NotSupported("Computers need Linux, to tell processes apart and to wait for them. Use inline agents.")
         self._root = root.resolve()
         self._open: WeakValueDictionary[str, LocalComputer] = WeakValueDictionary()
+        self._host: HostAbilities | None = None
 
     async def capabilities(self) -> Capabilities:
         """See `ComputerBackend.capabilities`."""
@@ -219,7 +225,8 @@ class LocalBackend(ComputerBackend):
 
     async def open(self, computer_id: str, spec: ComputerSpec) -> LocalComputer:
         """See `ComputerBackend.open`. All holders of an id hold one object; the newest `spec` counts."""
-        host = await asyncio.to_thread(host_abilities)
+        if self._host is None:
+            self._host = await asyncio.to_thread(host_abilities)
         known = self._open.get(computer_id)
         if known is not None:
             known.spec = spec
@@ -227,7 +234,7 @@ class LocalBackend(ComputerBackend):
         folder = self._root / computer_id
         for part in ("workspace", "run"):
             (folder / part).mkdir(mode=0o700, parents=True, exist_ok=True)
-        computer = self._open[computer_id] = LocalComputer(computer_id, folder, spec, host)
+        computer = self._open[computer_id] = LocalComputer(computer_id, folder, spec, self._host)
         return computer
 
     async def delete(self, computer_id: str) -> None:

@@ -27,9 +27,11 @@ class GuestMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write_meta(run: Path, meta: GuestMeta) -> None:
     """Put `meta.json` in place as a whole. Not flushed to disk: it means nothing after a restart of the machine."""
-    draft = run / f".{_NAME}.{os.getpid()}"
-    draft.write_bytes(msgspec.json.encode(meta))
-    draft.replace(run / _NAME)
+    draft = f"{run}/.{_NAME}.{os.getpid()}"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    os.write(fd, msgspec.json.encode(meta))
+    os.close(fd)
+    os.rename(draft, f"{run}/{_NAME}")
 
 
 def read_meta(run: Path) -> GuestMeta | None:
