@@ -52,7 +52,7 @@ class Agent:
         hibernate_after_idle: str | None = None,
         max_turn_duration: str | None = None,
     ) -> None:
-        self.id = check_name("Agent", id)
+        self.id: str = check_name("Agent", id)
         if template is not None and not isinstance(template, Template):
             raise DefinitionError(f"{self}: template must be a perdure.Template, not a {type(template).__name__}.")
         if hibernate_after_idle is not None and template is None:
@@ -60,13 +60,13 @@ class Agent:
                 f"{self}: hibernate_after_idle needs a template, because only a Computer can hibernate. An agent "
                 "without one sleeps by itself when it is idle; leave hibernate_after_idle out, or give it a template."
             )
-        self.template = template
-        self.close_after_idle = check_duration(str(self), "close_after_idle", close_after_idle)
-        self.hibernate_after_idle = check_duration(str(self), "hibernate_after_idle", hibernate_after_idle)
-        self.max_turn_duration = check_duration(str(self), "max_turn_duration", max_turn_duration)
+        self.template: Template | None = template
+        self.close_after_idle: int | None = check_duration(str(self), "close_after_idle", close_after_idle)
+        self.hibernate_after_idle: int | None = check_duration(str(self), "hibernate_after_idle", hibernate_after_idle)
+        self.max_turn_duration: int | None = check_duration(str(self), "max_turn_duration", max_turn_duration)
         self.init_handler: InitHandler | None = None
         self.turn_handler: TurnHandler | None = None
-        self.place = _caller()
+        self.place: Place = _caller()
 
     @property
     def host(self) -> HostKind:

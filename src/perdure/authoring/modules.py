@@ -46,12 +46,12 @@ class ModuleSpace:
     """
 
     def __init__(self, root: Path, *, exclusive: bool = False) -> None:
-        self.root = root
+        self.root: Final = root
         self.exclusive = exclusive
-        self.serial = next(_serial)
+        self.serial: Final[int] = next(_serial)
         self.modules: dict[str, ModuleType] = {}
-        self.builtins = {**vars(builtins), "__import__": self._import}
-        self.local = _local_names(root)
+        self.builtins: dict[str, Any] = {**vars(builtins), "__import__": self._import}
+        self.local: Final[frozenset[str]] = _local_names(root)
         _register(self)
         if exclusive:
             _stage.enter(self)

@@ -34,7 +34,7 @@ class Template:
         owner = f"Template {check_name('Template', id)!r}"
         if not isinstance(image, Image):
             raise DefinitionError(f"{owner}: image must be a perdure.Image, not a {type(image).__name__}.")
-        self.image = image
+        self.image: Image = image
         self._definition = TemplateDefinition(
             id=id,
             image=image.definition(),
