@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from perdure.errors import AuthenticationRequired, HostNotAllowed
 from perdure.records.sessions import Issuer
 
 LOCAL_USER: Final = Issuer("user", "local")
 SHOWN_DIGITS: Final = 8
-_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOST: Final = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.IGNORECASE)
+_ORIGIN: Final = re.compile(b"https?://" + _HOST.pattern, re.IGNORECASE)
 _OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
 
 
@@ -80,9 +81,9 @@ def _check_local(headers: Iterable[tuple[bytes, bytes]]) -> None:
     for name, value in headers:
         if name == b"host":
             hosts += 1
-            _require(_host_name(value) in _LOOPBACK_NAMES, "Host", value)
+            _require(_HOST.fullmatch(value) is not None, "Host", value)
         elif name == b"origin":
-            _require(_origin_name(value) in _LOOPBACK_NAMES, "Origin", value)
+            _require(_ORIGIN.fullmatch(value) is not None, "Origin", value)
     _require(hosts == 1, "Host", b"")
 
 
@@ -96,21 +97,3 @@ def _require(allowed: bool, header: str, value: bytes) -> None:
         "http://127.0.0.1:PORT, or start the server with API keys to reach it under another name.",
         details,
     )
-
-
-def _host_name(value: bytes) -> str:
-    text = value.decode("latin-1").lower()
-    if text.startswith("["):
-        name, _, port = text[1:].partition("]")
-        port = port.removeprefix(":")
-    else:
-        name, _, port = text.partition(":")
-    return name if port.isdigit() or not port else ""
-
-
-def _origin_name(value: bytes) -> str:
-    try:
-        origin = urlsplit(value.decode("latin-1"))
-        return (origin.hostname or "") if origin.scheme in ("http", "https") else ""
-    except ValueError:
-        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from perdure.records.sessions import Ask, Hold, Issuer, LoggedEvent, Run, RunSta
 from perdure.store.port import Deployment, EventPage
 
 _ENCODER: Final = msgspec.json.Encoder()
+_UTF8: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -159,19 +161,10 @@ def run(row: Run) -> dict[str, Any]:
 
 def log(chunk: LogChunk) -> dict[str, Any]:
     """Return a piece of a log as text; a character that is not all there yet is left for the next piece."""
-    cut = 0 if chunk.eof else _unfinished(chunk.data)
-    data = chunk.data[: len(chunk.data) - cut]
-    return {"data": data.decode("utf-8", "replace"), "next_offset": chunk.next_offset - cut, "eof": chunk.eof}
-
-
-def _unfinished(data: bytes) -> int:
-    """Return how many bytes at the end begin a UTF-8 character without finishing it."""
-    for back in range(1, min(4, len(data) + 1)):
-        byte = data[-back]
-        if byte & 0xC0 != 0x80:
-            needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-            return back if needed > back else 0
-    return 0
+    decoder = _UTF8("replace")
+    text = decoder.decode(chunk.data, final=chunk.eof)
+    held, _ = decoder.getstate()
+    return {"data": text, "next_offset": chunk.next_offset - len(held), "eof": chunk.eof}
 
 
 def agent(definition: AgentDefinition) -> dict[str, Any]:
