@@ -19,6 +19,7 @@ from perdure.server.stopping import Stopping
 DRAIN_SECONDS: Final = 10
 _KEEP_ALIVE_SECONDS: Final = 75
 _BACKLOG: Final = 2048
+_LAST_PORT: Final = 65_535
 
 
 class Listener:
@@ -80,11 +81,13 @@ async def serve(
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= _LAST_PORT:  # getaddrinfo would take it modulo 65536
+        raise _unavailable(host, port, f"ports go to {_LAST_PORT}")
     try:
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = places[0]
         made = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise _unavailable(host, port, str(error)) from error
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

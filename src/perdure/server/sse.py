@@ -21,6 +21,7 @@ from perdure.server import wire
 from perdure.server.request import Call, end_tasks
 
 _LOG: Final = logging.getLogger("perdure.server")
+_FAIR_SHARE: Final = 64 * 1024
 _HEARTBEAT: Final = b": heartbeat\n\n"
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -82,8 +83,14 @@ class EventStream:
 
     async def _send_items(self, send: Send) -> None:
         await _send(send, frame(self._first))
+        unshared = 0
         async for item in self._rest:
-            await _send(send, frame(item))
+            lines = frame(item)
+            await _send(send, lines)
+            unshared += len(lines)
+            if unshared >= _FAIR_SHARE:
+                unshared = 0
+                await asyncio.sleep(0)  # neither a fast reader nor one that is gone may keep the loop to itself
 
     async def _beat(self, send: Send) -> None:
         while True:
