@@ -100,14 +100,14 @@ async def test_a_request_that_never_ends_does_not_hold_the_stop_for_ever() -> No
         begun.set()
         await asyncio.Event().wait()
 
-    async with fake.running(fake.app_of(fake.FakeService(session=stuck)), drain_seconds=1) as server:
-        async with httpx2.AsyncClient(base_url=server.url) as client:
-            asked = asyncio.ensure_future(client.get(f"/v1/sessions/{fake.SESSION}"))
-            await begun.wait()
-            server.stop()
-            async with asyncio.timeout(10):
-                await server.ended
-            await asyncio.gather(asked, return_exceptions=True)
+    app = fake.app_of(fake.FakeService(session=stuck))
+    async with fake.running(app, drain_seconds=1) as server, httpx2.AsyncClient(base_url=server.url) as client:
+        asked = asyncio.ensure_future(client.get(f"/v1/sessions/{fake.SESSION}"))
+        await begun.wait()
+        server.stop()
+        async with asyncio.timeout(10):
+            await server.ended
+        await asyncio.gather(asked, return_exceptions=True)
 
 
 async def test_an_idle_connection_does_not_hold_the_stop() -> None:

@@ -141,14 +141,14 @@ async def test_heartbeats_are_comments() -> None:
     async with (
         fake.running(app_of(script, heartbeat=0.01)) as server,
         httpx2.AsyncClient(base_url=server.url) as client,
+        client.stream("GET", WATCH) as reply,
     ):
-        async with client.stream("GET", WATCH) as reply:
-            reader = Reader(reply)
-            await reader.next()
-            while b": heartbeat\n\n: heartbeat\n\n" not in reader.raw:
-                reader.raw += await anext(reader._chunks)
-            script.items.put_nowait(EventItem(fake.event(1)))
-            assert (await reader.next()).id == "1"
+        reader = Reader(reply)
+        await reader.next()
+        while b": heartbeat\n\n: heartbeat\n\n" not in reader.raw:
+            reader.raw += await anext(reader._chunks)
+        script.items.put_nowait(EventItem(fake.event(1)))
+        assert (await reader.next()).id == "1"
 
 
 async def test_a_client_that_hangs_up_lets_the_watch_go() -> None:
@@ -177,9 +177,12 @@ async def test_a_stop_ends_the_stream_between_events_and_without_end() -> None:
 
 async def test_a_failure_in_the_middle_cuts_the_stream_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     script = Script(CaughtUp(0), RuntimeError("the store went away"))
-    async with fake.running(app_of(script)) as server, httpx2.AsyncClient(base_url=server.url) as client:
-        async with client.stream("GET", WATCH) as reply:
-            events = await Reader(reply).rest()
+    async with (
+        fake.running(app_of(script)) as server,
+        httpx2.AsyncClient(base_url=server.url) as client,
+        client.stream("GET", WATCH) as reply,
+    ):
+        events = await Reader(reply).rest()
     assert [each.type for each in events] == ["caught_up"]
     assert any(each.levelno == logging.ERROR and each.exc_info for each in caplog.records)
 
