@@ -21,19 +21,19 @@ class Stage:
         self.folder = folder
         self.exits = exits
 
-    def start(self, system: str) -> Driver | None:
+    def start(self, system: str, *extra: str) -> Driver | None:
         """The system's driver, warmed by its `hello`; None with a note in the report if it cannot be had here."""
         try:
-            driver = self.exits.enter_context(Driver(system, self.folder))
+            driver = self.exits.enter_context(Driver(system, self.folder, *extra))
         except PeerUnavailable as why:
             self.report.notes.append(f"{system} not measured: {why}")
             return None
         self.report.systems[system] = driver.ask("hello")
         return driver
 
-    def require(self, system: str) -> Driver:
+    def require(self, system: str, *extra: str) -> Driver:
         """The driver of a system without which the workload makes no sense."""
-        driver = self.start(system)
+        driver = self.start(system, *extra)
         assert driver is not None, f"{system} needs no packages of its own, so it can be had everywhere"
         return driver
 

@@ -14,7 +14,7 @@ AWAKE_TURNS = 10
 
 
 def run(stage: Stage) -> None:
-    driver = stage.require("ours")
+    driver = stage.require("ours", "restless")
     driver.ask("grow", conversations=SESSIONS, turns=HISTORY, tag="long")
     made = dict.fromkeys((f"long-{n}" for n in range(SESSIONS)), HISTORY)
     samples = in_rounds(["awake", "asleep"], ROUNDS, lambda state, _: _sample(stage, driver, state, made))
@@ -32,9 +32,10 @@ def run(stage: Stage) -> None:
 def _sample(stage: Stage, driver: Driver, state: str, made: dict[str, int]) -> Sample:
     """One turn of each session after it was put to sleep, or a few of each after a turn that woke it."""
     latencies: list[float] = []
+    if state == "asleep":
+        driver.ask("asleep")
     for name, turns in made.items():
         if state == "asleep":
-            driver.ask("sleep", conversation=name)
             taken = _extend(stage, driver, name, turns, 1)
         else:
             taken = _extend(stage, driver, name, turns, 1 + AWAKE_TURNS)[1:]
@@ -45,8 +46,10 @@ def _sample(stage: Stage, driver: Driver, state: str, made: dict[str, int]) -> S
 
 def _after_restart(stage: Stage, driver: Driver, made: dict[str, int]) -> Sample:
     """The same in a new process: nothing of the old one but its files (which the system may have cached)."""
+    sessions = driver.ask("sessions")
     driver.stop()
     again = stage.require("ours")
+    again.ask("know", sessions=sessions)
     again.ask("grow", conversations=1, turns=20, tag="warm")
     latencies = [second for name, turns in made.items() for second in _extend(stage, again, name, turns, 1)]
     return Sample(sum(latencies), 0.0, tuple(latencies))
