@@ -16,7 +16,7 @@ from perdure.errors import NotSupported, PerdureError, ProcessStartFailed, Stale
 from perdure.hosts.protocol import Answered, Begin, Deliver, Guest, Request, RunSpec, Stop
 from perdure.records import instants
 from perdure.records.ids import new_id
-from perdure.records.sessions import Ask, SessionHead
+from perdure.records.sessions import Ask, QueuedTurn, SessionHead
 from perdure.rules import commands as c
 from perdure.rules.dispatch import WAIT, is_idle, next_action
 from perdure.store.port import Committed
@@ -53,11 +53,12 @@ class RunDriver:
 class SessionDriver:
     """Drives one session."""
 
-    __slots__ = ("_acting", "_engine", "_guest", "_loss", "_untold", "head")
+    __slots__ = ("_acting", "_engine", "_guest", "_loss", "_untold", "head", "running")
 
     def __init__(self, engine: Engine, head: SessionHead) -> None:
         self._engine = engine
         self.head = head
+        self.running: QueuedTurn | None = None
         self._guest: Guest | None = None
         self._untold: list[Begin] = []
         self._loss: tuple[str, str] | None = None
@@ -68,7 +69,10 @@ class SessionDriver:
     def committed(self, news: Committed) -> None:
         """Follow a commit: hand a started turn to the runtime, pass on what concerns it, and act."""
         before, self.head = self.head, news.head
+        if news.head.active is None:
+            self.running = None
         if news.started is not None:
+            self.running = news.started
             self._begin(Begin(news.started.number, news.started.id, news.started.input_json, news.started.created_at))
         if self._guest is not None:
             self._pass_on(self._guest, before, news)

@@ -126,8 +126,8 @@ class Engine:
         head = news.head
         self.timers.note(head.id, wake_at(head))
         self.hub.committed(news)
-        self.waits.committed(news)
         driver = self._drivers.get(head.id)
+        self.waits.committed(news, driver.head if driver else None, driver.running if driver else None)
         if driver is None:
             if not needs_owner(head):
                 return

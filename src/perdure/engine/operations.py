@@ -292,15 +292,16 @@ class EngineService(Service):
                 return turn
             number = turn.number
         future = self._engine.waits.add(session_id, number)
+        ended = None
         try:
             if not await self._has_ended(session_id, turn_id):
                 async with asyncio.timeout(timeout / 1_000_000):
-                    await future
+                    ended = await future
         except TimeoutError:
             pass
         finally:
             self._engine.waits.remove(session_id, number, future)
-        return await self._turn(session_id, turn_id)
+        return ended or await self._turn(session_id, turn_id)
 
     async def _has_ended(self, session_id: str, turn_id: str) -> bool:
         """Look again after the wait was registered, since the turn may have ended in between."""
