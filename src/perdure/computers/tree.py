@@ -84,7 +84,12 @@ class ProcessTree:
         ]
 
     def _seeds(self, table: dict[int, ProcessStat]) -> set[int]:
-        roots = {root.pid for root in self._roots if root.pid in table and table[root.pid].start == root.start}
+        here = boot_id()
+        roots = {
+            root.pid
+            for root in self._roots
+            if root.boot_id == here and root.pid in table and table[root.pid].start == root.start
+        }
         caged = {pid for pid in self._procs() if pid in table}
         marked = {pid for pid in table if pid not in roots | caged and _is_marked(pid, self._mark)}
         return (roots | caged | marked) - {os.getpid(), 1}

@@ -100,6 +100,10 @@ class ProcessHost(Host):
         """Have a deployment's project imported ahead of its first session. Raises `ProcessStartFailed`."""
         await self._servers.warm(_recipe_of(agent, deployment_id, source))
 
+    async def how_ended(self, spec: RunSpec) -> str:
+        """Return what is known of how a Run's process ended, in words."""
+        return await self._how_ended(spec, await self._computer(spec))
+
     async def close(self) -> None:
         """See `Host.close`."""
         for guest in list(self._guests):

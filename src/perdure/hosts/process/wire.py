@@ -158,6 +158,7 @@ class Connection(asyncio.Protocol):
         self._take, self._lost = take, lost
         self.transport: asyncio.Transport | None = None
         self._why = "the other end closed it"
+        self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -176,13 +177,13 @@ class Connection(asyncio.Protocol):
 
     def send(self, frame: bytes) -> None:
         """Send an encoded frame, unless the connection is gone: what matters is sent again on the next one."""
-        if self.transport is not None:
+        if self.transport is not None and not self._ended:
             self.transport.write(frame)
 
     def close(self, why: str) -> None:
         """End the connection after what was sent, for both ends, even if a forked child still holds the socket."""
-        if self.transport is not None and not self.transport.is_closing():
-            self._why = why
+        if self.transport is not None and not self._ended:
+            self._ended, self._why = True, why
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self.transport.close()
