@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
-from urllib.parse import urlsplit
 
 import httpx2
 from pydantic import ValidationError
@@ -67,8 +66,7 @@ class Settings:
     retry: Retry
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        if not _is_address(self.url):
             raise BadRequest(f"{self.url!r} is not a server's address; write http://HOST:PORT.")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
             raise BadRequest("The API key has characters that no key has. Nothing was sent.")
@@ -76,7 +74,7 @@ class Settings:
     @property
     def trusts_environment(self) -> bool:
         """Whether proxies that the environment names apply: never to a server on this machine."""
-        return urlsplit(self.url).hostname not in _LOOPBACK
+        return httpx2.URL(self.url).host not in _LOOPBACK
 
     def request(self, call: Call[Any]) -> dict[str, Any]:
         """Return the arguments that httpx2 needs to make the request of `call`."""
@@ -92,6 +90,17 @@ class Settings:
 
     def _identity(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        return False
+    has_port = parts.port is None or 0 < parts.port < 65536
+    return (
+        parts.scheme in {"http", "https"} and bool(parts.host) and has_port and not parts.query and not parts.fragment
+    )
 
 
 def settings_from(

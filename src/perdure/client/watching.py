@@ -6,7 +6,7 @@ However often the connection is lost, every durable event is given exactly once 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import httpx2
 from pydantic import BaseModel, ValidationError
@@ -28,13 +28,9 @@ _FAULTS_BORNE: Final = 5
 class CaughtUp(CursorData):
     """Everything up to `cursor` that was committed when the connection was made has been given."""
 
-    kind: Literal["caught_up"] = "caught_up"
-
 
 class End(CursorData):
     """The session is closed or cancelled, and everything up to `cursor` has been given. Nothing follows."""
-
-    kind: Literal["end"] = "end"
 
 
 WatchItem: TypeAlias = SnapshotData | Event | LiveData | CaughtUp | End
@@ -46,6 +42,13 @@ _MARKERS: Final[dict[str, type[SnapshotData | LiveData | CaughtUp | End]]] = {
 }
 OnLost: TypeAlias = Callable[[PerdureError, float], None]
 """Called with why a watch lost its connection and after how many seconds it will try again."""
+
+
+def name_of(item: WatchItem) -> str:
+    """Return the name that an item has in the API's stream: an event's type, or that of a marker."""
+    if isinstance(item, Event):
+        return item.type
+    return next(name for name, kind in _MARKERS.items() if type(item) is kind)
 
 
 class Fault(Exception):
