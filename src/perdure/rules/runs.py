@@ -81,7 +81,7 @@ def init_failed(head: SessionHead, command: InitFailed, now: int, _: Found) -> D
     if run is None:
         return draft.done()
     draft.event("session.init_failed", with_raw({"error": command.error_json}))
-    draft.head.run = replace(run, phase="stopping")
+    draft.head.run = replace(run, phase="stopping", reason="init_failed")
     place(draft, command.hold_id, "init_failed", SYSTEM, "The agent's init failed; see session.init_failed")
     return draft.done()
 
