@@ -87,7 +87,7 @@ class SnapshotData(Wire):
 
 
 class LiveData(Wire):
-    """Data of `event: live`: the newest content of a live slot. Null content means that the slot was cleared."""
+    """Data of `event: live`: the newest content of a live slot. Null content says that all slots were cleared."""
 
     turn_id: Id | None
     slot: str

@@ -12,10 +12,11 @@ from perdure.records.sessions import TurnStatus
 
 
 class Failure(Wire):
-    """Why a turn failed. Codes are not a closed list: handlers may raise their own."""
+    """Why a turn failed. Codes are not a closed list; `type` is the class of what a handler raised."""
 
     code: str
     message: str
+    type: Omitted[str] = None
 
 
 class Turn(Wire):

@@ -69,10 +69,15 @@ class Hub:
                 _tell(watcher, committed)
 
 
+def _is_over(head: SessionHead) -> bool:
+    """Whether no event can follow: the process of a session that has ended still reports its own end."""
+    return head.is_terminal and head.run is None
+
+
 def _tell(watcher: Watcher, committed: Committed) -> None:
     command = committed.command
     watcher.last_seq = committed.head.last_seq
-    watcher.terminal = committed.head.is_terminal
+    watcher.terminal = _is_over(committed.head)
     if isinstance(command, WriteLive) and committed.head.active is not None:
         slot = LiveSlot(committed.head.active.id, command.content_json, committed.head.active.started_at)
         watcher.live[command.slot] = slot
@@ -129,7 +134,7 @@ class Follower:
                 yield LiveItem(slot, content)
         yield CaughtUp(self._cursor)
         self._watcher.last_seq = max(self._watcher.last_seq, self._cursor)
-        self._watcher.terminal = self._watcher.terminal or head.is_terminal
+        self._watcher.terminal = self._watcher.terminal or _is_over(head)
         self._watcher.news.set()
 
     async def _snapshot(self) -> Snapshot:
