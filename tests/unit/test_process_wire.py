@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -63,21 +64,19 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(words: list[Any], 
 
 @given(st.binary(max_size=64))
 def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
-    try:
-        Frames(FROM_GUEST).feed(data)
-    except FrameError:
-        pass
+    with contextlib.suppress(FrameError):
+        list(Frames(FROM_GUEST).feed(data))
 
 
 def test_a_frame_over_the_bound_is_refused_from_its_length_alone() -> None:
     allowed, refused = wire.LARGEST_FRAME, wire.LARGEST_FRAME + 1
-    assert Frames(FROM_GUEST).feed(allowed.to_bytes(4, "big")) == []
+    assert list(Frames(FROM_GUEST).feed(allowed.to_bytes(4, "big"))) == []
     with pytest.raises(FrameError, match="9437185 bytes"):
-        Frames(FROM_GUEST).feed(refused.to_bytes(4, "big"))
+        list(Frames(FROM_GUEST).feed(refused.to_bytes(4, "big")))
 
 
 def test_a_message_over_the_bound_is_not_sent() -> None:
-    assert len(encode(Ask(1, 1, Output(1, 1, bytes((9 << 20) - 64))))) < wire.LARGEST_FRAME
+    assert len(encode(Ask(1, 1, Output(1, 1, bytes((9 << 20) - 128))))) < wire.LARGEST_FRAME
     with pytest.raises(ContentTooLarge, match="message between session and worker"):
         encode(Ask(1, 1, Output(1, 1, bytes(9 << 20))))
 

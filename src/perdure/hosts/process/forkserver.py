@@ -92,7 +92,7 @@ class ForkServer:
     def _read(self, client: socket.socket) -> None:
         try:
             data = client.recv(1 << 16)
-            requests = self._clients[client].feed(data)
+            requests = list(self._clients[client].feed(data))
         except (OSError, FrameError) as error:
             log.warning("a client was let go: %s", error)
             data, requests = b"", []

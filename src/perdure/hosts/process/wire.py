@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -118,16 +118,17 @@ class Frames:
         self._decoder = decoder
         self._pending = bytearray()
 
-    def feed(self, data: bytes) -> list[Any]:
-        """Take bytes and return the messages that they complete. Raises `FrameError`."""
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Take bytes and yield the messages that they complete. Raises `FrameError` after the last good one."""
         self._pending += data
-        messages = []
         at = 0
-        while (end := self._end_of_frame(at)) is not None:
-            messages.append(self._decode(bytes(self._pending[at + _HEADER : end])))
-            at = end
-        del self._pending[:at]
-        return messages
+        try:
+            while (end := self._end_of_frame(at)) is not None:
+                body = bytes(self._pending[at + _HEADER : end])
+                at = end
+                yield self._decode(body)
+        finally:
+            del self._pending[:at]
 
     def _end_of_frame(self, at: int) -> int | None:
         if len(self._pending) < at + _HEADER:
