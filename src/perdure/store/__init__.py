@@ -24,7 +24,5 @@ def open_store(where: str | Path, *, address: str | None = None, clock: Callable
         text = text.removeprefix("sqlite://")
     elif "://" in text:
         kind = text.partition("://")[0]
-        raise NotSupported(
-            f"A {kind} store is not supported by this version; give a data folder or sqlite:///FOLDER."
-        )
+        raise NotSupported(f"A {kind} store is not supported by this version; give a data folder or sqlite:///FOLDER.")
     return SqliteStore(text, address=address, clock=clock)

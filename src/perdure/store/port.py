@@ -150,7 +150,7 @@ class Store(ABC):
 
     @abstractmethod
     async def unsettled(self, after: str, limit: int) -> list[SessionHead]:
-        """Return heads of sessions that need an owner (see `rules.dispatch.needs_owner`), ids ascending after `after`."""
+        """Return heads of sessions that need an owner (`rules.dispatch.needs_owner`), ids ascending after `after`."""
 
     @abstractmethod
     async def snapshot(self, session_id: str, turns: int) -> Snapshot | None:

@@ -45,7 +45,7 @@ EVENT_TYPES: Final = (
 )
 TURN_STATUSES: Final[tuple[TurnStatus, ...]] = ("queued", "running", "completed", "failed", "interrupted", "cancelled")
 
-_TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerate(EVENT_TYPES)}
+TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerate(EVENT_TYPES)}
 STATUS_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerate(TURN_STATUSES)}
 _CANONICAL: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _HEAD_ENCODER: Final = msgspec.json.Encoder()
@@ -80,13 +80,8 @@ def unpack_known(value: bytes | str | None) -> str | None:
     return None if value is None else unpack_id(value)
 
 
-def pack_type(name: str) -> int | str:
-    """Return the number of an event type; a type without a number is stored by name."""
-    return _TYPE_NUMBERS.get(name, name)
-
-
 def unpack_type(value: int | str) -> str:
-    """Return the name of a stored event type."""
+    """Return the name of a stored event type: by its number, or by name for a type without one."""
     return value if isinstance(value, str) else EVENT_TYPES[value]
 
 

@@ -2,77 +2,77 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any, Final
 
 from perdure.records.sessions import Ask, Hold, Message, QueuedTurn, Turn
 from perdure.store.sqlite.codec import LARGEST_NUMBER, pack_id, position, unpack_known
-from perdure.store.sqlite.records import Row, to_ask, to_hold, to_message, to_queued, to_turn
+from perdure.store.sqlite.database import Database, Row, one
+from perdure.store.sqlite.records import to_ask, to_hold, to_message, to_queued, to_turn
 from perdure.store.sqlite.statements import sql
 
 
-def look_up(database: sqlite3.Connection, session_id: str, sid: int, kind: str, key: Any) -> Any:
+def look_up(database: Database, session_id: str, sid: int, kind: str, key: Any) -> Any:
     """Return the row that a rule needs, or None."""
     return _LOOK_UPS[kind](database, session_id, sid, key)
 
 
-def turn_row(database: sqlite3.Connection, sid: int, number: int) -> Row | None:
+def turn_row(database: Database, sid: int, number: int) -> Row | None:
     """Return the row of one turn by its number."""
     pos = position(sid, number)
-    row: Row | None = database.execute(sql("turns"), (pos - 1, pos, 1)).fetchone()
-    return row
+    found: Row | None = one(database, sql("turns"), (pos - 1, pos, 1))
+    return found
 
 
-def turn_by_id(database: sqlite3.Connection, session_id: str, sid: int, turn_id: str) -> Turn | None:
+def turn_by_id(database: Database, session_id: str, sid: int, turn_id: str) -> Turn | None:
     """Return one turn of a session by its id."""
-    found = database.execute(sql("turn_position"), (pack_id(turn_id),)).fetchone()
+    found = one(database, sql("turn_position"), (pack_id(turn_id),))
     if found is None or found[0] >> 32 != sid:
         return None
     return _turn(database, session_id, sid, found[0] & LARGEST_NUMBER)
 
 
-def _turn(database: sqlite3.Connection, session_id: str, sid: int, number: int) -> Turn | None:
+def _turn(database: Database, session_id: str, sid: int, number: int) -> Turn | None:
     row = turn_row(database, sid, number)
     return None if row is None else to_turn(session_id, row)
 
 
-def _queued(database: sqlite3.Connection, _: str, sid: int, number: int) -> QueuedTurn | None:
+def _queued(database: Database, _: str, sid: int, number: int) -> QueuedTurn | None:
     row = turn_row(database, sid, number)
     return None if row is None else to_queued(row)
 
 
-def ask(database: sqlite3.Connection, _: str, sid: int, ask_id: str) -> Ask | None:
+def ask(database: Database, _: str, sid: int, ask_id: str) -> Ask | None:
     """Return one question."""
-    row = database.execute(sql("ask"), (sid, pack_id(ask_id))).fetchone()
+    row = one(database, sql("ask"), (sid, pack_id(ask_id)))
     return None if row is None else to_ask(row)
 
 
-def message(database: sqlite3.Connection, _: str, sid: int, message_id: str) -> Message | None:
+def message(database: Database, _: str, sid: int, message_id: str) -> Message | None:
     """Return one steering message."""
-    row = database.execute(sql("message"), (sid, pack_id(message_id))).fetchone()
+    row = one(database, sql("message"), (sid, pack_id(message_id)))
     return None if row is None else to_message(row)
 
 
-def _hold(database: sqlite3.Connection, _: str, sid: int, hold_id: str) -> Hold | None:
-    row = database.execute(sql("hold"), (sid, pack_id(hold_id))).fetchone()
+def _hold(database: Database, _: str, sid: int, hold_id: str) -> Hold | None:
+    row = one(database, sql("hold"), (sid, pack_id(hold_id)))
     return None if row is None else to_hold(row)
 
 
-def find_key(database: sqlite3.Connection, scope: tuple[str, str, str]) -> str | None:
+def find_key(database: Database, scope: tuple[str, str, str]) -> str | None:
     """Return the id of the session that has a key."""
-    row = database.execute(sql("find_key"), scope).fetchone()
+    row = one(database, sql("find_key"), scope)
     return unpack_known(row[0]) if row else None
 
 
-def _output_seq(database: sqlite3.Connection, _: str, sid: int, key: tuple[int, int, int]) -> int | None:
+def _output_seq(database: Database, _: str, sid: int, key: tuple[int, int, int]) -> int | None:
     turn, op, started_seq = key
     bounds = (position(sid, started_seq), position(sid, LARGEST_NUMBER))
-    row = database.execute(sql("output_position"), (*bounds, turn, op)).fetchone()
+    row = one(database, sql("output_position"), (*bounds, turn, op))
     return None if row is None else row[0] & LARGEST_NUMBER
 
 
-_LOOK_UPS: Final[dict[str, Callable[[sqlite3.Connection, str, int, Any], Any]]] = {
+_LOOK_UPS: Final[dict[str, Callable[[Database, str, int, Any], Any]]] = {
     "turn": _turn,
     "turn_id": turn_by_id,
     "queued": _queued,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-import threading
+import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from perdure.errors import PerdureError
+from perdure.store.sqlite.database import Database, open_reader
 from perdure.store.sqlite.failures import translate
 
 THREADS: Final = 2
 P = ParamSpec("P")
 T = TypeVar("T")
-Read = Callable[Concatenate[sqlite3.Connection, P], T]
+Read = Callable[Concatenate[Database, P], T]
 
 
 class Readers:
@@ -24,37 +24,29 @@ class Readers:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._own = threading.local()
-        self._all: list[sqlite3.Connection] = []
-        self._threads = ThreadPoolExecutor(THREADS, "perdure-store-read", initializer=self._connect)
-
-    def _connect(self) -> None:
-        database = sqlite3.connect(
-            f"{self._file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
-        )
-        database.execute("PRAGMA query_only = 1")
-        self._own.database = database
-        self._all.append(database)
+        self._free: queue.SimpleQueue[Database] = queue.SimpleQueue()
+        for _ in range(THREADS):
+            self._free.put(open_reader(file))
+        self._threads = ThreadPoolExecutor(THREADS, "perdure-store-read")
 
     async def read(self, function: Read[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return `function(connection, …)`, run in one read transaction in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, function, args, kwargs)
 
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        database: sqlite3.Connection = self._own.database
+        database = self._free.get()
         try:
-            database.execute("BEGIN")
-            try:
+            with database:
                 return function(database, *args, **kwargs)
-            finally:
-                database.execute("COMMIT")
         except PerdureError:
             raise
         except Exception as error:
             raise translate(error, self._file) from error
+        finally:
+            self._free.put(database)
 
     async def close(self) -> None:
         """Wait for the reads under way and close the connections."""
         await asyncio.to_thread(self._threads.shutdown)
-        for database in self._all:
-            database.close()
+        for _ in range(THREADS):
+            self._free.get().close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import sqlite3
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -24,17 +23,17 @@ from perdure.store.sqlite.codec import (
     unpack_id,
     unpack_known,
 )
-from perdure.store.sqlite.records import Row, to_ask, to_event, to_run, to_turn
+from perdure.store.sqlite.database import Database, Row, one
+from perdure.store.sqlite.records import to_ask, to_event, to_run, to_turn
 from perdure.store.sqlite.statements import sql
 
-Database = sqlite3.Connection
 _ALL: Final = ("open", "closing", "closed", "cancelled")
 _AGENTS: Final = msgspec.json.Decoder(tuple[AgentDefinition, ...])
 
 
 def session(database: Database, session_id: str) -> tuple[int, SessionHead] | None:
     """Return a session's number and head."""
-    row = database.execute(sql("load_head"), (pack_id(session_id),)).fetchone()
+    row = one(database, sql("load_head"), (pack_id(session_id),))
     return None if row is None else (row[0], unpack_head(row[1]))
 
 
@@ -194,7 +193,7 @@ def runs(database: Database, session_id: str, after: int, limit: int) -> list[Ru
 def run(database: Database, session_id: str, run_id: str) -> Run | None:
     """Return one run by its id."""
     found = session(database, session_id)
-    row = database.execute(sql("run"), (pack_id(run_id),)).fetchone() if found else None
+    row = one(database, sql("run"), (pack_id(run_id),)) if found else None
     if found is None or row is None or row[0] >> 32 != found[0]:
         return None
     return to_run(session_id, row)
@@ -207,7 +206,7 @@ def to_environment(row: Row) -> Environment:
 
 def environment(database: Database, environment_id: str) -> Environment | None:
     """Return one environment."""
-    row = database.execute(sql("environment"), (environment_id,)).fetchone()
+    row = one(database, sql("environment"), (environment_id,))
     return None if row is None else to_environment(row)
 
 
@@ -224,7 +223,7 @@ def to_deployment(row: Row) -> Deployment:
 
 def deployment(database: Database, deployment_id: str) -> Deployment | None:
     """Return one deployment."""
-    row = database.execute(sql("deployment"), (pack_id(deployment_id),)).fetchone()
+    row = one(database, sql("deployment"), (pack_id(deployment_id),))
     return None if row is None else to_deployment(row)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import msgspec
 
 from perdure.records.sessions import Ask, Hold, Issuer, LoggedEvent, Message, QueuedTurn, Run, Turn
 from perdure.store.sqlite.codec import TURN_STATUSES, number_of, unpack_id, unpack_known, unpack_type
-
-Row: TypeAlias = tuple[Any, ...]
-
+from perdure.store.sqlite.database import Row
 
 _ABSENT: Final = msgspec.Raw(b"")
 

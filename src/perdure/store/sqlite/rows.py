@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from perdure.records.sessions import SessionHead
 from perdure.rules import decision as rule
 from perdure.rules.decision import Decision
 from perdure.rules.dispatch import needs_owner, wake_at
-from perdure.store.sqlite.codec import STATUS_NUMBERS, pack_head, pack_id, pack_type, position
+from perdure.store.sqlite.codec import SHIFT, STATUS_NUMBERS, TYPE_NUMBERS, pack_head, pack_id, position
+from perdure.store.sqlite.database import Database, Row
 from perdure.store.sqlite.statements import sql
 
-Row: TypeAlias = tuple[Any, ...]
 _RUNNING: Final = STATUS_NUMBERS["running"]
 _QUEUED: Final = STATUS_NUMBERS["queued"]
 
+_INSERT_SESSION: Final = sql("insert_session")
+_UPDATE_SESSION: Final = sql("update_session")
+_PUT_HEAD: Final = sql("put_head")
+_INSERT_EVENT: Final = sql("insert_event")
+_INSERT_TURN: Final = sql("insert_turn")
+_START_TURN: Final = sql("start_turn")
+_END_TURN: Final = sql("end_turn")
+_INSERT_RECEIPT: Final = sql("insert_receipt")
+
 
 class Rows:
-    """Rows to write. `others` are the seldom ones, kept in the order in which they were decided."""
+    """Rows to write. `others` are the seldom ones, kept in the order in which they were decided.
+
+    Of a head only the newest counts, so sessions that commit twice in one transaction write one body.
+    """
 
     def __init__(self) -> None:
+        self.size = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
         self.sessions: list[Row] = []
-        self.heads: dict[int, SessionHead] = {}
         self.columns: dict[int, Row] = {}
+        self.heads: dict[int, SessionHead] = {}
         self.events: list[Row] = []
         self.turns: dict[int, Row] = {}
         self.started: list[Row] = []
@@ -32,114 +48,114 @@ class Rows:
         self.receipts: list[Row] = []
         self.others: list[tuple[str, Row]] = []
 
-    def add(self, sid: int, before: SessionHead | None, made: Decision) -> None:
-        """Take over what a decision writes."""
+    def add(self, sid: int, made: Decision, before: Row | None, after: Row) -> None:
+        """Take over what a decision writes; `before` and `after` are the session's indexed columns."""
         head = made.head
+        base = sid << SHIFT
         for event in made.events:
-            row = (sid << 32 | event.seq, pack_type(event.type), event.at, event.turn, event.run, event.op, event.data)
-            self.events.append(row)
+            kind = TYPE_NUMBERS.get(event.type, event.type)
+            self.events.append((base | event.seq, kind, event.at, event.turn, event.run, event.op, event.data))
+            self.size += len(event.data)
         for change in made.changes:
-            _ADD[type(change)](self, sid, change, head)
-        self._add_head(sid, before, head)
-
-    def _add_head(self, sid: int, before: SessionHead | None, head: SessionHead) -> None:
+            if (take := _TAKE.get(type(change))) is not None:
+                take(self, sid, change)
         self.heads[sid] = head
-        columns = _columns(head)
         if before is None:
-            self.sessions.append((sid, pack_id(head.id), head.environment, head.agent, head.key, *columns))
-        elif columns != _columns(before):
-            self.columns[sid] = (sid, *columns)
+            self.sessions.append((sid, pack_id(head.id), head.environment, head.agent, head.key, *after))
+        elif before != after:
+            self.columns[sid] = (sid, *after)
 
-    def write(self, database: sqlite3.Connection) -> None:
-        """Write all rows and forget them."""
-        if self.sessions:
-            database.executemany(sql("insert_session"), self.sessions)
-        if self.columns:
-            database.executemany(sql("update_session"), self.columns.values())
+    def write(self, database: Database) -> None:
+        """Write all rows, and forget them."""
         if self.heads:
-            bodies = [(sid, pack_head(head)) for sid, head in self.heads.items()]
-            database.executemany(sql("put_head"), bodies)
+            self._write_heads(database)
         if self.events:
-            database.executemany(sql("insert_event"), self.events)
+            database.executemany(_INSERT_EVENT, self.events)
         if self.turns:
-            database.executemany(sql("insert_turn"), self.turns.values())
+            database.executemany(_INSERT_TURN, self.turns.values())
         if self.started:
-            database.executemany(sql("start_turn"), self.started)
+            database.executemany(_START_TURN, self.started)
         if self.ended:
-            database.executemany(sql("end_turn"), self.ended)
+            database.executemany(_END_TURN, self.ended)
         if self.receipts:
-            database.executemany(sql("insert_receipt"), self.receipts)
+            database.executemany(_INSERT_RECEIPT, self.receipts)
         for statement, row in self.others:
             database.execute(statement, row)
-        self.__init__()  # type: ignore[misc]
+        self.clear()
+
+    def _write_heads(self, database: Database) -> None:
+        if self.sessions:
+            database.executemany(_INSERT_SESSION, self.sessions)
+        if self.columns:
+            database.executemany(_UPDATE_SESSION, self.columns.values())
+        database.executemany(_PUT_HEAD, [(sid, pack_head(head)) for sid, head in self.heads.items()])
 
 
-def _columns(head: SessionHead) -> Row:
+def columns(head: SessionHead) -> Row:
+    """Return the indexed columns of a session that change: status, wake time, whether it needs an owner."""
     return (head.status, wake_at(head), int(needs_owner(head)))
 
 
-def _insert_turn(rows: Rows, sid: int, change: rule.InsertTurn, _: SessionHead) -> None:
+def _insert_turn(rows: Rows, sid: int, change: rule.InsertTurn) -> None:
     pos = position(sid, change.number)
     rows.turns[pos] = (pos, pack_id(change.id), _QUEUED, change.queued_seq, change.created_at, None, None)
 
 
-def _start_turn(rows: Rows, sid: int, change: rule.TurnStarted, _: SessionHead) -> None:
+def _start_turn(rows: Rows, sid: int, change: rule.TurnStarted) -> None:
     pos = position(sid, change.number)
     waiting = rows.turns.get(pos)
     if waiting is None:
         rows.started.append((pos, _RUNNING, change.run, change.at))
     else:
-        rows.turns[pos] = (*waiting[:2], _RUNNING, *waiting[3:5], change.run, change.at)
+        pos, turn_id, _, queued_seq, created_at, _, _ = waiting
+        rows.turns[pos] = (pos, turn_id, _RUNNING, queued_seq, created_at, change.run, change.at)
 
 
-def _end_turn(rows: Rows, sid: int, change: rule.TurnEnded, _: SessionHead) -> None:
+def _end_turn(rows: Rows, sid: int, change: rule.TurnEnded) -> None:
     pos = position(sid, change.number)
     rows.ended.append((pos, STATUS_NUMBERS[change.status], change.ended_seq, change.at, change.reason))
 
 
-def _put_run(rows: Rows, sid: int, change: rule.PutRun, _: SessionHead) -> None:
+def _put_run(rows: Rows, sid: int, change: rule.PutRun) -> None:
     run = change.run
     row = (position(sid, run.number), pack_id(run.id), run.recovery, pack_id(run.deployment), run.started_at)
     rows.others.append((sql("put_run"), (*row, run.ended_at, run.end_reason)))
 
 
-def _end_run(rows: Rows, sid: int, change: rule.EndRun, _: SessionHead) -> None:
+def _end_run(rows: Rows, sid: int, change: rule.EndRun) -> None:
     rows.others.append((sql("end_run"), (position(sid, change.number), change.at, change.reason)))
 
 
-def _put_hold(rows: Rows, sid: int, change: rule.PutHold, _: SessionHead) -> None:
+def _put_hold(rows: Rows, sid: int, change: rule.PutHold) -> None:
     hold = change.hold
     issuer = hold.issuer
     row = (sid, pack_id(hold.id), hold.reason, issuer.kind, issuer.id, hold.message, hold.created_at, hold.released_at)
     rows.others.append((sql("put_hold"), row))
 
 
-def _put_ask(rows: Rows, sid: int, change: rule.PutAsk, _: SessionHead) -> None:
+def _put_ask(rows: Rows, sid: int, change: rule.PutAsk) -> None:
     ask = change.ask
     responder = (ask.responder.kind, ask.responder.id) if ask.responder else (None, None)
     row = (sid, pack_id(ask.id), ask.turn, ask.status, ask.created_at, ask.ended_at, ask.response_id, *responder)
     rows.others.append((sql("put_ask"), (*row, ask.control_json, ask.prompt_json, ask.answer_json)))
 
 
-def _end_ask(rows: Rows, sid: int, change: rule.EndAsk, _: SessionHead) -> None:
+def _end_ask(rows: Rows, sid: int, change: rule.EndAsk) -> None:
     rows.others.append((sql("end_ask"), (sid, pack_id(change.id), change.at)))
 
 
-def _put_message(rows: Rows, sid: int, change: rule.PutMessage, _: SessionHead) -> None:
+def _put_message(rows: Rows, sid: int, change: rule.PutMessage) -> None:
     told = change.message
     row = (sid, pack_id(told.id), told.turn, told.status, told.created_at, told.reason, told.content_json)
     rows.others.append((sql("put_message"), row))
 
 
-def _end_message(rows: Rows, sid: int, change: rule.EndMessage, _: SessionHead) -> None:
+def _end_message(rows: Rows, sid: int, change: rule.EndMessage) -> None:
     rows.others.append((sql("end_message"), (sid, pack_id(change.id), change.reason)))
 
 
-def _skip(rows: Rows, sid: int, change: rule.Change, head: SessionHead) -> None:
-    """Live slots are the batch's business, which knows whether there are any and what time it is."""
-
-
-_ADD: Final[dict[type, Callable[[Rows, int, Any, SessionHead], None]]] = {
+# Live slots are not here: they are the batch's business, which knows whether a session has any.
+_TAKE: Final[dict[type, Callable[[Rows, int, Any], None]]] = {
     rule.InsertTurn: _insert_turn,
     rule.TurnStarted: _start_turn,
     rule.TurnEnded: _end_turn,
@@ -150,6 +166,4 @@ _ADD: Final[dict[type, Callable[[Rows, int, Any, SessionHead], None]]] = {
     rule.EndAsk: _end_ask,
     rule.PutMessage: _put_message,
     rule.EndMessage: _end_message,
-    rule.PutLive: _skip,
-    rule.ClearLive: _skip,
 }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from pathlib import Path
 from typing import Final
 
 from perdure.errors import StoreError, StoreTooNew
+from perdure.store.sqlite.database import Database, one, open_reader
 
 FOLDER: Final = Path(__file__).parent / "migrations"
 _NUMBERED: Final = re.compile(r"(\d{4})_\w+\.sql")
@@ -26,14 +26,14 @@ def newest() -> int:
     return migrations()[-1][0]
 
 
-def version_of(database: sqlite3.Connection) -> int:
+def version_of(database: Database) -> int:
     """Return the schema version of a database, 0 for an empty one. Raises `StoreError` for a database of others."""
-    names = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    names = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()}
     if not names:
         return 0
     if "schema_version" not in names:
         raise StoreError("The file is a SQLite database, but not one of Perdure's. It was left unchanged.")
-    (version,) = database.execute("SELECT version FROM schema_version").fetchone()
+    (version,) = one(database, "SELECT version FROM schema_version")
     return int(version)
 
 
@@ -41,7 +41,7 @@ def check_version(file: Path) -> None:
     """Raise `StoreTooNew` for a database of a newer schema, without changing a byte of it."""
     if not file.exists() or file.stat().st_size == 0:
         return
-    database = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
+    database = open_reader(file)
     try:
         version = version_of(database)
     finally:
@@ -53,16 +53,18 @@ def check_version(file: Path) -> None:
         )
 
 
-def migrate(database: sqlite3.Connection, steps: list[tuple[int, str]] | None = None) -> None:
+def migrate(database: Database, steps: list[tuple[int, str]] | None = None) -> None:
     """Bring a database to the newest version: each step in a transaction of its own, or not at all."""
     for version, script in steps or migrations():
         if version_of(database) < version:
             _step(database, version, script)
 
 
-def _step(database: sqlite3.Connection, version: int, script: str) -> None:
+def _step(database: Database, version: int, script: str) -> None:
     try:
-        database.executescript(f"BEGIN IMMEDIATE;\n{script}\nUPDATE schema_version SET version = {version};\nCOMMIT;")
+        database.execute(
+            f"BEGIN IMMEDIATE;\n{script}\nUPDATE schema_version SET version = {version};\nCOMMIT;"
+        ).fetchall()
     except BaseException:
         if database.in_transaction:
             database.execute("ROLLBACK")

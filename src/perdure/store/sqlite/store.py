@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -27,13 +25,12 @@ from perdure.store.port import (
 )
 from perdure.store.sqlite import lookups, reads, schema
 from perdure.store.sqlite.codec import pack_id
+from perdure.store.sqlite.database import Database, one, open_writer
 from perdure.store.sqlite.failures import translate
 from perdure.store.sqlite.folder import DataFolder
 from perdure.store.sqlite.readers import Readers
 from perdure.store.sqlite.statements import sql
 from perdure.store.sqlite.writer import Writer
-
-_PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = OFF")
 
 
 class SqliteStore(Store):
@@ -58,12 +55,11 @@ class SqliteStore(Store):
         """Lock the folder and open its database, migrating it to this version's schema."""
         self._folder.lock(self._address)
         try:
-            database = await asyncio.to_thread(_open_database, self._folder.database)
+            database, self._readers = await asyncio.to_thread(_open, self._folder.database)
         except BaseException:
             self._folder.unlock()
             raise
         self._writer = Writer(database, self._folder.database, self._tell, self._clock)
-        self._readers = Readers(self._folder.database)
 
     def tell_address(self, address: str) -> None:
         """Write into the lock where this process can be reached."""
@@ -177,23 +173,25 @@ class SqliteStore(Store):
         return await self._read.read(reads.deployments, environment, before, limit)
 
 
-def _open_database(file: Path) -> sqlite3.Connection:
+def _open(file: Path) -> tuple[Database, Readers]:
     try:
         schema.check_version(file)
-        database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=256)
-        for pragma in _PRAGMAS:
-            database.execute(f"PRAGMA {pragma}")
-        schema.migrate(database)
+        database = open_writer(file)
+        try:
+            schema.migrate(database)
+            return database, Readers(file)
+        except BaseException:
+            database.close()
+            raise
     except PerdureError:
         raise
     except Exception as error:
         raise translate(error, file) from error
-    return database
 
 
-def _put_deployment(database: sqlite3.Connection, deployment: Deployment) -> Deployment:
+def _put_deployment(database: Database, deployment: Deployment) -> Deployment:
     where = (deployment.environment, deployment.digest)
-    row = database.execute(sql("deployment_by_digest"), where).fetchone()
+    row = one(database, sql("deployment_by_digest"), where)
     if row is not None:
         return reads.to_deployment(row)
     database.execute(sql("insert_environment"), (deployment.environment, deployment.created_at))
@@ -202,7 +200,7 @@ def _put_deployment(database: sqlite3.Connection, deployment: Deployment) -> Dep
     return deployment
 
 
-def _promote(database: sqlite3.Connection, environment: str, deployment_id: str) -> Environment:
+def _promote(database: Database, environment: str, deployment_id: str) -> Environment:
     found = reads.deployment(database, deployment_id)
     if found is None or found.environment != environment:
         raise DeploymentNotFound(deployment_id)

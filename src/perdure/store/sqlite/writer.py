@@ -1,10 +1,14 @@
-"""The one writer: commands that arrive while a commit is being flushed share the next one."""
+"""The one writer: commands that arrive while a commit is being flushed share the next one.
+
+Commands are decided and their rows written on the event loop, where no other thread competes for the interpreter; what
+waits for the disk (reading what is not in memory, and the flush) is done by one thread meanwhile. The connection is
+used by one side at a time: `_busy` says that a transaction is under way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import queue
-import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,24 +19,39 @@ from perdure.crashpoints import CrashPointReached, reach
 from perdure.errors import PerdureError, StoreError, Unavailable
 from perdure.rules.commands import Command
 from perdure.store.port import Applied, Committed
-from perdure.store.sqlite.batch import Batch, Entry, Outcome
+from perdure.store.sqlite.batch import Batch, Entry, MustRead, Outcome, Request, Thing
+from perdure.store.sqlite.checkpoints import Checkpoints
+from perdure.store.sqlite.database import PATIENCE_MS, Database, one
 from perdure.store.sqlite.failures import translate
-from perdure.store.sqlite.rows import Rows
+from perdure.store.sqlite.statements import sql
+
+T = TypeVar("T")
 
 LARGEST_BATCH: Final = 256
-T = TypeVar("T")
-Waiting = tuple[Command, "asyncio.Future[Applied]"]
+LARGEST_BYTES: Final = 1024 * 1024
+SMALLEST_SPLIT: Final = 8
+HEADS: Final = 1_024
 
 
-def _closing() -> Unavailable:
-    return Unavailable("The store is closing. Nothing was changed; try again when the server is back.")
+class Waiting(Request):
+    """A command whose caller waits for the answer."""
+
+    __slots__ = ("answer", "outcome")
+
+    def __init__(self, command: Command, answer: asyncio.Future[Applied]) -> None:
+        super().__init__(command)
+        self.answer = answer
+        self.outcome: Outcome | None = None
+
+
+Missing = list[tuple[Waiting, list[Thing]]]
 
 
 class Writer:
-    """Owns the writing connection and its thread. All methods but `_serve` and what it calls run on the loop."""
+    """Owns the writing connection and its thread. Methods named `_in_thread_…` run there, the others on the loop."""
 
     def __init__(
-        self, database: sqlite3.Connection, file: Path, tell: Callable[[Committed], None], clock: Callable[[], int]
+        self, database: Database, file: Path, tell: Callable[[Committed], None], clock: Callable[[], int]
     ) -> None:
         self._database = database
         self._file = file
@@ -40,169 +59,41 @@ class Writer:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._known: dict[str, Entry] = {}
-        (last,) = database.execute("SELECT max(sid) FROM sessions").fetchone()
-        self._next_sid: int = (last or 0) + 1
+        self._next_sid: int = (one(database, sql("last_sid"))[0] or 0) + 1
         self._waiting: deque[Waiting] = deque()
         self._jobs: deque[Callable[[], None]] = deque()
+        self._flushed = 0
         self._busy = False
+        self._woken = False
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._checkpoints = Checkpoints(database, file, self._checkpoint_soon)
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="perdure-store-write", daemon=True)
+        self._thread = threading.Thread(target=self._in_thread_serve, name="perdure-store-write", daemon=True)
         self._thread.start()
 
-    def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
+    # --- entrances
 
-    async def apply(self, command: Command) -> Applied:
-        """Decide and commit a command."""
-        if self._closing:
-            raise _closing()
+    def apply(self, command: Command) -> asyncio.Future[Applied]:
+        """Queue a command; the future has its answer once the commit is flushed."""
+        self._check_open()
         answer: asyncio.Future[Applied] = self._loop.create_future()
-        self._waiting.append((command, answer))
-        self._idle.clear()
-        if len(self._waiting) == 1 and not self._busy:
-            self._loop.call_soon(self._pump)
-        return await answer
+        self._waiting.append(Waiting(command, answer))
+        self._wake()
+        return answer
 
-    def _pump(self) -> None:
-        if self._busy:
-            return
-        if self._jobs:
-            self._busy = True
-            self._work.put(self._jobs.popleft())
-            return
-        if not self._waiting:
-            self._idle.set()
-            return
-        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), LARGEST_BATCH))]
-        self._busy = True
-        self._work.put(lambda: self._commit(taken))
-
-    async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Return `job(connection)`, run in the thread in a transaction of its own."""
-        if self._closing:
-            raise _closing()
+    def run(self, job: Callable[[Database], T]) -> asyncio.Future[T]:
+        """Run `job(connection)` in the thread, in a transaction of its own."""
+        self._check_open()
         answer: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.append(lambda: self._do(job, answer))
-        self._idle.clear()
-        self._pump()
-        return await answer
+        self._jobs.append(lambda: self._in_thread_job(job, answer))
+        self._wake()
+        return answer
 
     def known(self, session_id: str) -> Entry | None:
-        """Return a session that the cache has."""
+        """Return a session that is in memory."""
         return self._known.get(session_id)
-
-    # --- in the thread
-
-    def _commit(self, taken: list[Waiting]) -> None:
-        commands = [command for command, _ in taken]
-        try:
-            batch, outcomes = self._transact(commands)
-        except BaseException as error:
-            failure = translate(error, self._file)
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            self._loop.call_soon_threadsafe(self._fail, taken, failure)
-        else:
-            self._loop.call_soon_threadsafe(self._publish, taken, batch, outcomes)
-
-    def _transact(self, commands: list[Command]) -> tuple[Batch, list[Outcome]]:
-        self._database.execute("BEGIN IMMEDIATE")
-        batch = self._new_batch()
-        try:
-            outcomes = [batch.add(command) for command in commands]
-            batch.rows.write(self._database)
-        except Exception:
-            if not self._database.in_transaction:
-                raise
-            self._database.execute("ROLLBACK")
-            self._database.execute("BEGIN IMMEDIATE")
-            batch = self._new_batch()
-            outcomes = [self._alone(batch, command) for command in commands]
-        for command in commands:
-            reach("store.commit.before", type(command).__name__)
-        self._database.execute("COMMIT")
-        return batch, outcomes
-
-    def _new_batch(self) -> Batch:
-        return Batch(self._database, self._known, self._next_sid, self._clock)
-
-    def _alone(self, batch: Batch, command: Command) -> Outcome:
-        """Decide and write a command in a savepoint of its own, after a group that one of them spoiled."""
-        before = batch.entries.copy()
-        self._database.execute("SAVEPOINT alone")
-        try:
-            outcome = batch.add(command)
-            batch.rows.write(self._database)
-        except Exception as error:
-            if not self._database.in_transaction:
-                raise
-            self._database.execute("ROLLBACK TO alone")
-            batch.rows = Rows()
-            batch.entries = before
-            outcome = Outcome(translate(error, self._file))
-        self._database.execute("RELEASE alone")
-        return outcome
-
-    def _do(self, job: Callable[[sqlite3.Connection], T], answer: asyncio.Future[T]) -> None:
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-            result = job(self._database)
-            self._database.execute("COMMIT")
-        except BaseException as error:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            self._loop.call_soon_threadsafe(self._done, answer, None, translate(error, self._file))
-        else:
-            self._loop.call_soon_threadsafe(self._done, answer, result, None)
-
-    # --- back on the loop
-
-    def _done(self, answer: asyncio.Future[Any], result: object, failure: PerdureError | None) -> None:
-        if not answer.done():
-            if failure is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(failure)
-        self._next()
-
-    def _fail(self, taken: list[Waiting], failure: PerdureError) -> None:
-        for command, answer in taken:
-            self._known.pop(command.session_id, None)
-            if not answer.done():
-                answer.set_exception(failure)
-        self._next()
-
-    def _publish(self, taken: list[Waiting], batch: Batch, outcomes: list[Outcome]) -> None:
-        self._known.update(batch.entries)
-        self._next_sid = batch.next_sid
-        for outcome in outcomes:
-            if outcome.committed is not None:
-                self._tell(outcome.committed)
-        for (command, answer), outcome in zip(taken, outcomes, strict=True):
-            self._answer(command, answer, outcome)
-        self._next()
-
-    def _answer(self, command: Command, answer: asyncio.Future[Applied], outcome: Outcome) -> None:
-        if answer.done():
-            return
-        try:
-            for point in ("store.commit.after", "store.publish.before"):
-                reach(point, type(command).__name__)
-        except CrashPointReached as error:
-            answer.set_exception(StoreError(f"{error}. The command was committed; read the state."))
-            return
-        if isinstance(outcome.answer, PerdureError):
-            answer.set_exception(outcome.answer)
-        else:
-            answer.set_result(outcome.answer)
-
-    def _next(self) -> None:
-        self._busy = False
-        self._pump()
 
     async def close(self) -> None:
         """Finish the commits under way and close the connection."""
@@ -210,4 +101,247 @@ class Writer:
         await self._idle.wait()
         self._work.put(None)
         await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._checkpoints.close)
         self._database.close()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise Unavailable("The store is closing. Nothing was changed; try again when the server is back.")
+
+    # --- the cycle: take what waits, decide it, flush it, tell
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        if not self._busy and not self._woken:
+            # After the tasks that are ready now, so that their commands share the commit.
+            self._woken = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._woken = False
+        if self._busy:
+            return
+        if self._jobs:
+            self._busy = True
+            self._work.put(self._jobs.popleft())
+        elif self._waiting:
+            self._busy = True
+            self._begin(self._take())
+        else:
+            self._idle.set()
+
+    def _take(self) -> list[Waiting]:
+        """Take commands for one commit: half of those in play, so that handlers run while the other half is flushed."""
+        fair = max(SMALLEST_SPLIT, (len(self._waiting) + self._flushed + 1) // 2)
+        count = min(len(self._waiting), fair, LARGEST_BATCH)
+        return [self._waiting.popleft() for _ in range(count)]
+
+    def _begin(self, taken: list[Waiting]) -> None:
+        batch = Batch(self._known, self._next_sid, self._clock)
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+        except Exception:
+            self._work.put(lambda: self._in_thread_one_by_one(taken))
+        else:
+            self._decide(batch, taken, taken)
+
+    def _decide(self, batch: Batch, taken: list[Waiting], pending: list[Waiting]) -> None:
+        """Decide what is pending; go on with a read in the thread, or with the flush."""
+        try:
+            missing = self._add_all(batch, taken, pending)
+            batch.rows.write(self._database)
+        except Exception:
+            self._work.put(lambda: self._in_thread_one_by_one(taken))
+            return
+        if missing:
+            self._work.put(lambda: self._in_thread_read(batch, taken, missing))
+        else:
+            self._work.put(lambda: self._in_thread_commit(batch, taken))
+
+    def _add_all(self, batch: Batch, taken: list[Waiting], pending: list[Waiting]) -> Missing:
+        missing: Missing = []
+        held: set[str] = set()
+        for index, request in enumerate(pending):
+            if batch.rows.size > LARGEST_BYTES:
+                self._put_back(taken, pending[index:])
+                break
+            session_id = request.command.session_id
+            if session_id in held:
+                missing.append((request, []))
+                continue
+            try:
+                request.outcome = batch.add(request)
+            except MustRead as must:
+                # Later commands of the session wait too: they are decided in the order in which they came.
+                held.add(session_id)
+                missing.append((request, must.things))
+        return missing
+
+    def _put_back(self, taken: list[Waiting], rest: list[Waiting]) -> None:
+        """Leave for the next commit what would make this one large."""
+        self._waiting.extendleft(reversed(rest))
+        for request in rest:
+            request.found.clear()
+            taken.remove(request)
+
+    def _publish(self, batch: Batch, taken: list[Waiting], errors: dict[int, StoreError]) -> None:
+        self._next_sid = batch.next_sid
+        self._keep(batch)
+        self._next(len(taken))
+        for index, request in enumerate(taken):
+            self._announce(request, index, errors)
+        for index, request in enumerate(taken):
+            assert request.outcome is not None
+            _answer(request.answer, errors.get(index) or request.outcome.answer)
+
+    def _keep(self, batch: Batch) -> None:
+        """Keep the heads of the batch, and drop those that were committed to longest ago."""
+        known = self._known
+        for session_id, entry in batch.entries.items():
+            known.pop(session_id, None)
+            known[session_id] = entry
+        while len(known) > HEADS:
+            del known[next(iter(known))]
+
+    def _announce(self, request: Waiting, index: int, errors: dict[int, StoreError]) -> None:
+        assert request.outcome is not None
+        try:
+            reach("store.publish.before", request.label)
+        except CrashPointReached as error:
+            errors[index] = _after_commit(error)
+        if request.outcome.committed is not None:
+            self._tell(request.outcome.committed)
+
+    def _fail(self, taken: list[Waiting], failure: PerdureError) -> None:
+        for request in taken:
+            self._known.pop(request.command.session_id, None)
+        self._next(0)
+        for request in taken:
+            _answer(request.answer, failure)
+
+    def _done(self, answer: asyncio.Future[Any], result: object) -> None:
+        self._next(0)
+        _answer(answer, result)
+
+    def _next(self, flushed: int) -> None:
+        self._busy = False
+        self._flushed = flushed
+        self._pump()
+
+    def _checkpoint_soon(self) -> None:
+        """Have the thread finish a checkpoint between two commits; called from another thread."""
+        self._loop.call_soon_threadsafe(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        if not self._closing:
+            self._jobs.append(self._in_thread_checkpoint)
+            self._wake()
+
+    # --- in the thread
+
+    def _in_thread_serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _in_thread_read(self, batch: Batch, taken: list[Waiting], missing: Missing) -> None:
+        try:
+            for request, things in missing:
+                batch.read(self._database, request, things)
+        except Exception:
+            self._in_thread_one_by_one(taken)
+            return
+        self._loop.call_soon_threadsafe(self._decide, batch, taken, [request for request, _ in missing])
+
+    def _in_thread_commit(self, batch: Batch, taken: list[Waiting]) -> None:
+        try:
+            for request in taken:
+                reach("store.commit.before", request.label)
+            self._database.execute("COMMIT")
+        except Exception as error:
+            self._in_thread_fail(taken, error)
+        else:
+            errors = _reach_all(taken)
+            self._loop.call_soon_threadsafe(self._publish, batch, taken, errors)
+
+    def _in_thread_fail(self, taken: list[Waiting], error: Exception) -> None:
+        self._in_thread_roll_back()
+        self._loop.call_soon_threadsafe(self._fail, taken, translate(error, self._file))
+
+    def _in_thread_roll_back(self) -> None:
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
+
+    def _in_thread_one_by_one(self, taken: list[Waiting]) -> None:
+        """Start again with each command in a savepoint of its own, after one of them spoiled the batch."""
+        batch = Batch(self._known, self._next_sid, self._clock)
+        try:
+            self._in_thread_roll_back()
+            self._database.set_busy_timeout(PATIENCE_MS)
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.set_busy_timeout(0)
+            for request in taken:
+                request.outcome = self._in_thread_alone(batch, request)
+        except Exception as error:
+            self._in_thread_fail(taken, error)
+        else:
+            self._in_thread_commit(batch, taken)
+
+    def _in_thread_alone(self, batch: Batch, request: Waiting) -> Outcome:
+        before = batch.mark()
+        self._database.execute("SAVEPOINT alone")
+        try:
+            outcome = self._in_thread_add(batch, request)
+            batch.rows.write(self._database)
+        except Exception as error:
+            if not self._database.in_transaction:
+                raise
+            self._database.execute("ROLLBACK TO alone")
+            batch.back_to(before)
+            outcome = Outcome(translate(error, self._file))
+        self._database.execute("RELEASE alone")
+        return outcome
+
+    def _in_thread_add(self, batch: Batch, request: Waiting) -> Outcome:
+        request.found.clear()
+        while True:
+            try:
+                return batch.add(request)
+            except MustRead as must:
+                batch.read(self._database, request, must.things)
+
+    def _in_thread_job(self, job: Callable[[Database], T], answer: asyncio.Future[T]) -> None:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            result: object = job(self._database)
+            self._database.execute("COMMIT")
+        except Exception as error:
+            self._in_thread_roll_back()
+            result = translate(error, self._file)
+        self._loop.call_soon_threadsafe(self._done, answer, result)
+
+    def _in_thread_checkpoint(self) -> None:
+        self._checkpoints.finish(self._database)
+        self._loop.call_soon_threadsafe(self._next, 0)
+
+
+def _reach_all(taken: list[Waiting]) -> dict[int, StoreError]:
+    errors = {}
+    for index, request in enumerate(taken):
+        try:
+            reach("store.commit.after", request.label)
+        except CrashPointReached as error:
+            errors[index] = _after_commit(error)
+    return errors
+
+
+def _after_commit(error: CrashPointReached) -> StoreError:
+    return StoreError(f"{error}. The command was committed; read the state before you send it again.")
+
+
+def _answer(answer: asyncio.Future[Any], result: object) -> None:
+    if answer.done():  # its caller was cancelled
+        return
+    if isinstance(result, PerdureError):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)
