@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, Final, cast, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
