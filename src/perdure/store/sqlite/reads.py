@@ -12,6 +12,7 @@ import msgspec
 from perdure.errors import CursorExpired, InvalidCursor, SessionNotFound
 from perdure.records.definitions import AgentDefinition
 from perdure.records.sessions import Ask, LoggedEvent, Message, Run, SessionHead, Turn
+from perdure.rules.dispatch import needs_owner
 from perdure.store.port import Deployment, Environment, EventPage, LiveSlot, SessionFilter, Snapshot
 from perdure.store.sqlite import lookups
 from perdure.store.sqlite.codec import (
@@ -78,7 +79,11 @@ def due(database: Database, until: int, limit: int) -> list[tuple[str, int]]:
 
 def unsettled(database: Database, after: str, limit: int) -> list[SessionHead]:
     """Return heads of sessions that need an owner."""
-    return [unpack_head(body) for (body,) in database.execute(sql("unsettled"), (pack_id(after), limit))]
+    rows = database.execute(sql("maybe_owned"), (pack_id(after),))
+    marked = (unpack_head(body) for (body,) in rows)
+    found = list(islice(filter(needs_owner, marked), limit))
+    rows.close()
+    return found
 
 
 def snapshot(database: Database, session_id: str, count: int) -> Snapshot | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from perdure.records.sessions import SessionHead
 from perdure.rules import decision as rule
 from perdure.rules.decision import Decision
-from perdure.rules.dispatch import needs_owner, wake_at
+from perdure.rules.dispatch import is_runnable, wake_at
 from perdure.store.sqlite.codec import SHIFT, STATUS_NUMBERS, TYPE_NUMBERS, pack_head, pack_id, position
 from perdure.store.sqlite.database import Database, Row
 from perdure.store.sqlite.statements import sql
@@ -92,8 +92,12 @@ class Rows:
 
 
 def columns(head: SessionHead) -> Row:
-    """Return the indexed columns of a session that change: status, wake time, whether it needs an owner."""
-    return (head.status, wake_at(head), int(needs_owner(head)))
+    """Return the indexed columns of a session that change: status, wake time, whether it may need an owner.
+
+    "May": a session with an idle run needs none, but is marked nevertheless, since the mark would otherwise change with
+    every turn; readers look at the head.
+    """
+    return (head.status, wake_at(head), int(head.run is not None or is_runnable(head)))
 
 
 def _insert_turn(rows: Rows, sid: int, change: rule.InsertTurn) -> None:

@@ -34,11 +34,11 @@ ORDER BY s.id DESC LIMIT ?4;
 -- Sessions whose wake time has come, earliest first.
 SELECT id, wake_at FROM sessions WHERE wake_at IS NOT NULL AND wake_at <= ?1 ORDER BY wake_at, id LIMIT ?2;
 
--- name: unsettled
--- Heads of sessions that need an owner.
+-- name: maybe_owned
+-- Heads of sessions that have a run or may start one, which are those that can need an owner.
 SELECT h.body FROM sessions s JOIN heads h ON h.sid = s.sid
 WHERE s.owned = 1 AND s.id > ?1
-ORDER BY s.id LIMIT ?2;
+ORDER BY s.id;
 
 -- name: insert_session
 -- A new session's indexed columns.
