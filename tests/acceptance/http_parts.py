@@ -59,7 +59,7 @@ async def served(folder: Path, heartbeat: float = 15.0) -> AsyncIterator[Served]
     """Serve a data folder on a free port of 127.0.0.1, with inline agents only."""
     store = SqliteStore(folder / "data")
     await store.open()
-    engine = Engine(store, folder / "data", Deployments(store), settings=Settings(drain=5.0))
+    engine = Engine(store, folder / "data", Deployments(store), settings=Settings(drain=0.1))
     await engine.start()
     app = build_app(EngineService(engine), auth=AuthPolicy(), heartbeat=heartbeat)
     stop, started = asyncio.Event(), asyncio.get_running_loop().create_future()

@@ -13,6 +13,7 @@ from perdure.errors import (
     DeploymentNotFound,
     DiscoveryFailed,
     DuplicateDefinition,
+    EnvironmentNotFound,
     InvalidCursor,
     InvalidId,
     NoAgentsFound,
@@ -92,7 +93,10 @@ OPERATIONS: Final = (
         summary="List the agents of the current deployment",
         handler=agents,
         answers={200: deployments.AgentList},
-        errors=(NoCurrentDeployment,),
+        errors=(
+            EnvironmentNotFound,
+            NoCurrentDeployment,
+        ),
     ),
     Operation(
         id="get_agent",
@@ -102,7 +106,7 @@ OPERATIONS: Final = (
         summary="Return an agent of the current deployment",
         handler=agent,
         answers={200: deployments.Agent},
-        errors=(AgentNotFound, NoCurrentDeployment),
+        errors=(AgentNotFound, EnvironmentNotFound, NoCurrentDeployment),
     ),
     Operation(
         id="deploy",

@@ -119,7 +119,7 @@ def _parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 def _body(body: type[BaseModel] | Archive) -> dict[str, Any]:
     if isinstance(body, Archive):
         told = f"{body.description}; {body.limit} bytes at most"
-        schema = {"type": "string", "contentMediaType": body.media_type, "maxLength": body.limit}
+        schema = {"type": "string", "contentMediaType": body.media_type}
         return {"required": True, "description": told, "content": {body.media_type: {"schema": schema}}}
     required = any(field.is_required() for field in body.model_fields.values())
     return {"required": required, "content": {"application/json": {"schema": _ref(body)}}}
@@ -143,8 +143,16 @@ def _answers(operation: Operation) -> dict[str, Any]:
 def _content(answer: type[BaseModel] | Stream) -> dict[str, Any]:
     if not isinstance(answer, Stream):
         return {"application/json": {"schema": _ref(answer)}}
-    events = {name or "*": _ref(model) for name, model in answer.data.items()}
-    return {"text/event-stream": {"schema": {"type": "string"}, "x-event-data": events}}
+    events = [_event(name, model) for name, model in answer.data.items()]
+    return {"text/event-stream": {"schema": {"description": "One event of the stream", "anyOf": events}}}
+
+
+def _event(name: str, model: type[BaseModel]) -> dict[str, Any]:
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _ref(model)}
+    if name:
+        return {"type": "object", "required": ["event", "data"], "properties": {"event": {"const": name}, "data": data}}
+    durable = {"id": {"type": "string", "pattern": "^[1-9][0-9]*$"}, "event": {"type": "string"}, "data": data}
+    return {"type": "object", "required": ["id", "event", "data"], "properties": durable}
 
 
 def _refusals(operation: Operation) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from perdure.api.base import Duration, Given, SessionKey
+from perdure.api.base import Given, SessionKey
 from perdure.errors import BadRequest
 from perdure.records.ids import is_slug
 from perdure.records.sessions import AskStatus, Status
@@ -18,6 +18,7 @@ from perdure.server.refusals import explain
 _DIGITS: Final = re.compile("[0-9]{1,18}")
 _CACHED_BYTES: Final = 256
 _SLUG_PATTERN: Final = "^[a-z0-9][a-z0-9-]{0,62}$"
+_TIMEOUT_PATTERN: Final = "^(([1-9][0-9]{0,3}|[1-5][0-9]{4}|60000)ms|([1-9]|[1-5][0-9]|60)s|1m)$"
 Q = TypeVar("Q", bound="Query")
 
 
@@ -34,11 +35,12 @@ def _number(text: Any) -> Any:
 
 
 Slug = Annotated[str, AfterValidator(_slug), WithJsonSchema({"type": "string", "pattern": _SLUG_PATTERN})]
-Number = Annotated[int, BeforeValidator(_number), Field(ge=0, lt=10**18)]
+Number = Annotated[int, Field(ge=0, lt=10**18), BeforeValidator(_number)]
 Position = Annotated[Number, Field(description="Return what comes after this sequence number")]
-PageLimit = Annotated[int, BeforeValidator(_number), Field(ge=1, le=100)]
-EventLimit = Annotated[int, BeforeValidator(_number), Field(ge=1, le=1000)]
-LogLimit = Annotated[int, BeforeValidator(_number), Field(ge=16, le=1024 * 1024)]
+PageLimit = Annotated[int, Field(ge=1, le=100), BeforeValidator(_number)]
+EventLimit = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_number)]
+LogLimit = Annotated[int, Field(ge=16, le=1024 * 1024), BeforeValidator(_number)]
+Timeout = Annotated[str, WithJsonSchema({"type": "string", "pattern": _TIMEOUT_PATTERN, "examples": ["30s"]})]
 Cursor = Annotated[str, Field(description="`next_cursor` of the page before, with the same filters")]
 
 
@@ -75,7 +77,7 @@ class NumberedQuery(ScopeQuery):
 
 
 class WaitQuery(ScopeQuery):
-    timeout: Duration = Field(default="30s", description="How long to wait, 60s at most; ask again to wait longer")
+    timeout: Timeout = Field(default="30s", description="How long to wait, 60s at most; ask again to wait longer")
 
 
 class AsksQuery(ScopeQuery):

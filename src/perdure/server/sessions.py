@@ -7,6 +7,7 @@ from typing import Any, Final
 from perdure.api import requests, sessions
 from perdure.errors import (
     AgentNotFound,
+    EnvironmentNotFound,
     HoldNotFound,
     InvalidCursor,
     MessageClosed,
@@ -168,7 +169,7 @@ OPERATIONS: Final = (
         handler=create,
         body=requests.CreateSession,
         answers={201: sessions.Receipt, 200: sessions.Receipt},
-        errors=(*INPUT, *KEYED, AgentNotFound, NoCurrentDeployment, SessionKeyConflict),
+        errors=(*INPUT, *KEYED, AgentNotFound, EnvironmentNotFound, NoCurrentDeployment, SessionKeyConflict),
     ),
     Operation(
         id="get_or_create_session",
@@ -179,7 +180,7 @@ OPERATIONS: Final = (
         handler=get_or_create,
         body=requests.GetOrCreateSession,
         answers={201: sessions.Receipt, 200: sessions.Receipt},
-        errors=(*INPUT, *KEYED, AgentNotFound, NoCurrentDeployment, SessionNotOpen, QueueFull),
+        errors=(*INPUT, *KEYED, AgentNotFound, EnvironmentNotFound, NoCurrentDeployment, SessionNotOpen, QueueFull),
     ),
     Operation(
         id="list_sessions",
