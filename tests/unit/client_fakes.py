@@ -162,7 +162,7 @@ def turn(**changes: Any) -> dict[str, Any]:
 def completed_turn(**changes: Any) -> dict[str, Any]:
     said = [{"type": "text", "text": "Turn 1 in this process. Log entries: 1."}]
     ended = {"status": "completed", "result": {"turns": 1}, "response": said, "run_id": RUN}
-    return turn(**ended, started_at=AT, ended_at=AT, **changes)
+    return turn(**{**ended, "started_at": AT, "ended_at": AT, **changes})
 
 
 def event(seq: int, kind: str = "turn.output", **changes: Any) -> dict[str, Any]:

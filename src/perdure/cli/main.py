@@ -83,3 +83,7 @@ def _fail(message: str) -> int:
 def _told(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
+
+
+if __name__ == "__main__":
+    main()

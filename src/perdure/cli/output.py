@@ -16,7 +16,7 @@ from perdure.errors import BadRequest
 
 Fields: TypeAlias = Iterable[tuple[str, Any]]
 
-_C1: Final = re.compile("[\x7f-\x9f]")
+_UNSAFE: Final = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class _Json(Protocol):
@@ -37,7 +37,7 @@ def is_terminal() -> bool:
 def as_json(value: Any, indent: int | None = None) -> str:
     """Return JSON text with no control character that a terminal would obey."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return _C1.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_document(document: Any) -> None:
