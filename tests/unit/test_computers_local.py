@@ -19,6 +19,7 @@ from perdure.computers.memory import page_out
 from perdure.computers.meta import GuestMeta, write_meta
 from perdure.computers.selftest import host_abilities
 from perdure.errors import NotSupported, ProcessStartFailed, WorkspacePathRefused
+from perdure.records.ids import new_id
 
 MIB = 1 << 20
 SPEC = ComputerSpec(Limits(cpu=1, memory=256 * MIB, open_files=64, file_size=MIB), {"GREETING": "hello"})
@@ -74,7 +75,7 @@ def backend(tmp_path: Path) -> LocalBackend:
 
 @pytest.fixture
 async def computer(backend: LocalBackend) -> AsyncIterator[LocalComputer]:
-    computer = await backend.open("c1", SPEC)
+    computer = await backend.open(new_id(), SPEC)
     yield computer
     await computer.stop(grace=0)
 
@@ -179,12 +180,12 @@ async def test_limits_hold(computer: LocalComputer, program: str, error: str) ->
 async def test_two_busy_processes_share_the_cpu_of_one_computer(backend: LocalBackend) -> None:
     if host_abilities().cpu != "quota":
         pytest.skip("this host lets us set no CPU quota")
-    computer = await backend.open("slow", ComputerSpec(Limits(cpu=0.2)))
+    computer = await backend.open(new_id(), ComputerSpec(Limits(cpu=0.2)))
     result = await computer.exec([sys.executable, "-I", "-S", "-c", SPIN])
     used = sum(float(line) for line in result.stdout.split())
     assert 0.05 < used < 0.5
     await computer.stop()
-    assert not list(Path("/sys/fs/cgroup").glob("*/perdure-slow"))
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/perdure-{computer.id}"))
 
 
 def test_cores_stand_in_for_a_quota() -> None:
@@ -206,7 +207,7 @@ def test_limits_are_set_on_the_calling_process() -> None:
 
 async def test_a_guest_is_found_again_by_its_meta(computer: LocalComputer, sleeping, tmp_path: Path) -> None:
     assert computer.residency == "running"
-    later = await LocalBackend(tmp_path / "computers").open("c1", SPEC)
+    later = await LocalBackend(tmp_path / "computers").open(computer.id, SPEC)
     assert later.guest == sleeping
     await later.hibernate()
     assert computer.residency == "hibernated"
@@ -214,14 +215,14 @@ async def test_a_guest_is_found_again_by_its_meta(computer: LocalComputer, sleep
 
 async def test_a_meta_of_another_boot_or_process_is_nobody(computer: LocalComputer, sleeping, tmp_path: Path) -> None:
     write_meta(computer.run, GuestMeta(ProcessIdentity(sleeping.pid, sleeping.start, "another"), "run", 1))
-    later = await LocalBackend(tmp_path / "computers").open("c1", SPEC)
+    later = await LocalBackend(tmp_path / "computers").open(computer.id, SPEC)
     assert later.guest is None
     assert later.residency == "cold"
     stranger = subprocess.Popen(["sleep", "600"])
     identity = identify(stranger.pid)
     assert identity is not None
     write_meta(computer.run, GuestMeta(ProcessIdentity(stranger.pid, identity.start - 1, identity.boot_id), "run", 1))
-    await (await LocalBackend(tmp_path / "computers").open("c1", SPEC)).stop(grace=0)
+    await (await LocalBackend(tmp_path / "computers").open(computer.id, SPEC)).stop(grace=0)
     assert is_alive(identity)
     send_signal(identity, 9)
     stranger.wait()
@@ -271,12 +272,12 @@ async def test_saves_are_refused_with_what_to_do(computer: LocalComputer) -> Non
 
 
 async def test_delete_stops_and_removes(backend: LocalBackend, tmp_path: Path) -> None:
-    computer = await backend.open("gone", SPEC)
+    computer = await backend.open(new_id(), SPEC)
     result = await computer.exec(["sh", "-c", "setsid sleep 600 & echo $!"])
-    await backend.delete("gone")
-    await backend.delete("gone")
+    await backend.delete(computer.id)
+    await backend.delete(computer.id)
     assert identify(int(result.stdout)) is None
-    assert not (tmp_path / "computers" / "gone").exists()
+    assert not (tmp_path / "computers" / computer.id).exists()
 
 
 async def test_a_failing_launcher_leaves_the_computer_cold(computer: LocalComputer) -> None:

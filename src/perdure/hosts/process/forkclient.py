@@ -87,6 +87,9 @@ class ForkServers:
             ) from None
         finally:
             server.spawning.pop(number, None)
+        if isinstance(reply, SpawnFailed) and reply.failure is not None:
+            # It could not import the project, and ends.
+            self._forget(recipe.key(), server)
         return self._process(reply)
 
     @staticmethod
@@ -158,8 +161,7 @@ class ForkServers:
             answer.set_result(message)
 
     def _lost(self, key: str, server: _Server, why: str) -> None:
-        if self._servers.get(key) is server:
-            del self._servers[key]
+        self._forget(key, server)
         for answer in server.spawning.values():
             if not answer.done():
                 answer.set_exception(
@@ -168,6 +170,11 @@ class ForkServers:
                         f"{self._log(key)}."
                     )
                 )
+
+    def _forget(self, key: str, server: _Server) -> None:
+        if self._servers.get(key) is server:
+            del self._servers[key]
+        server.connection.close("it is not needed any more")
 
     # --- processes
 

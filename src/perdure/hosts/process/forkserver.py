@@ -67,6 +67,7 @@ class ForkServer:
             for key, _ in self._selector.select(IDLE_ALONE if self._spare else REFILL_AFTER):
                 self._serve(key.fileobj)
             self._refill()
+        self._listener.close()
 
     def _is_over(self) -> bool:
         allowed = IDLE_WITH_CLIENTS if self._clients else IDLE_ALONE
@@ -175,6 +176,8 @@ def load_handlers(source: str) -> dict[str, Handlers]:
 def refuse(listener: socket.socket, error: PerdureError) -> None:
     """Tell the first client that the project cannot be imported, whatever it asks for."""
     client, _ = listener.accept()
+    # Closed before the answer: whoever tries again after it must find nobody here and start another server.
+    listener.close()
     with client:
         frames = Frames(FROM_CLIENT)
         while data := client.recv(1 << 16):
