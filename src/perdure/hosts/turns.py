@@ -83,11 +83,11 @@ class TurnExecution:
         self._response: bytes | None = None
         self._open = True
         self._writes = 0
-        self._quiet = asyncio.Event()
+        self._quiet: asyncio.Event | None = None
         self._questions: dict[str, asyncio.Future[Answered]] = {}
         self._message_handler: MessageHandler | None = None
         self._registration: asyncio.Task[None] | None = None
-        self._messages: asyncio.Queue[Deliver] = asyncio.Queue()
+        self._messages: asyncio.Queue[Deliver] | None = None
         self._seen_messages: set[str] = set()
         self._courier: asyncio.Task[None] | None = None
         self._callback_error: BaseException | None = None
@@ -135,7 +135,7 @@ class TurnExecution:
             await self._registration
         await self._finish_messages()
         if self._writes:
-            self._quiet.clear()
+            self._quiet = asyncio.Event()
             await self._quiet.wait()
         if self._callback_error is not None:
             raise self._callback_error
@@ -153,7 +153,7 @@ class TurnExecution:
             seq: int = await self._link.call(OutputRequest(self.number, op, data))
         finally:
             self._writes -= 1
-            if not self._writes:
+            if not self._writes and self._quiet is not None:
                 self._quiet.set()
         await areach("runtime.output.after")
         return seq
@@ -213,7 +213,8 @@ class TurnExecution:
         if self._message_handler is not None:
             raise BadRequest("This turn has a message handler already; register one.")
         self._message_handler = handler
-        self._courier = asyncio.create_task(self._carry_messages())
+        self._messages = asyncio.Queue()
+        self._courier = asyncio.create_task(self._carry_messages(self._messages))
         self._registration = asyncio.create_task(self._register())
         return self._registration
 
@@ -222,17 +223,17 @@ class TurnExecution:
 
     def deliver(self, directive: Deliver) -> None:
         """Queue a message for the handler; the same one again changes nothing."""
-        if directive.message_id not in self._seen_messages:
+        if self._messages is not None and directive.message_id not in self._seen_messages:
             self._seen_messages.add(directive.message_id)
             self._messages.put_nowait(directive)
 
-    async def _carry_messages(self) -> None:
+    async def _carry_messages(self, messages: asyncio.Queue[Deliver]) -> None:
         while True:
-            directive = await self._messages.get()
+            directive = await messages.get()
             try:
                 await self._hand_over(directive)
             finally:
-                self._messages.task_done()
+                messages.task_done()
 
     async def _hand_over(self, directive: Deliver) -> None:
         assert self._message_handler is not None
@@ -252,7 +253,7 @@ class TurnExecution:
 
     async def _finish_messages(self) -> None:
         """Let the messages that were taken be dealt with, unless dealing with one has failed."""
-        if self._courier is not None and self._callback_error is None:
+        if self._messages is not None and self._callback_error is None:
             await self._messages.join()
 
     async def _end_courier(self) -> None:

@@ -66,6 +66,11 @@ def _number(value: Any, path: str, what: str) -> Any:
     raise NotJson(what, path, f"it is a {type(value).__module__}.{type(value).__qualname__}")
 
 
+def encode_text_part(text: str) -> bytes:
+    """Return content of one text part: the most frequent value of all, without the general walk."""
+    return b'[{"text":' + msgspec.json.encode(clean_text(text)) + b',"type":"text"}]'
+
+
 def clean_text(text: str) -> str:
     """Return `text` with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
     if text.isascii() or not _SURROGATE.search(text):

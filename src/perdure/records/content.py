@@ -39,10 +39,15 @@ def encode_content(content: ContentLike, what: str = "content") -> bytes:
     A plain text stands for one text part. Raises `InvalidContent` for what is not content, `NotJson` for a JSON part
     that cannot be stored and `ContentTooLarge` beyond 64 parts or 256 KiB.
     """
+    if type(content) is str:
+        return _bounded(canonical.encode_text_part(content), what)
     parts = [_plain_part(part, what) for part in _as_list(content, what)]
     if len(parts) > CONTENT_PARTS:
         raise ContentTooLarge(what, f"{len(parts)} parts", f"{CONTENT_PARTS} parts")
-    data = canonical.encode(parts, what)
+    return _bounded(canonical.encode(parts, what), what)
+
+
+def _bounded(data: bytes, what: str) -> bytes:
     if len(data) > CONTENT_BYTES:
         raise ContentTooLarge(what, f"{len(data)} bytes", f"{CONTENT_BYTES} bytes")
     return data

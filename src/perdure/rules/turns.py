@@ -50,8 +50,11 @@ def enqueue(head: SessionHead, command: Enqueue, now: int, _: Found) -> Decision
 
 def admitted(head: SessionHead, turn_id: str | None, *, created: bool) -> bytes:
     """Return the receipt of an admission."""
-    sequence = head.last_turn if turn_id else None
-    return receipt(session_id=head.id, turn_id=turn_id, sequence=sequence, created=created)
+    if turn_id is None:
+        return receipt(session_id=head.id, turn_id=None, sequence=None, created=created)
+    flag = "true" if created else "false"
+    text = f'{{"created":{flag},"sequence":{head.last_turn},"session_id":"{head.id}","turn_id":"{turn_id}"}}'
+    return text.encode()
 
 
 def admit(draft: Draft, turn: NewTurn, permit: Permit | None) -> None:
