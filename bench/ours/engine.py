@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sqlite3
 from pathlib import Path
 
 import msgspec
 
+from bench import disk
 from bench.load import INPUT
 from perdure.authoring.project import load_project
 from perdure.engine.deployments import Deployments
@@ -72,10 +71,7 @@ class Perdure:
 
     async def stored(self) -> int:
         """Bytes of the database file with its log folded in."""
-        database = self._folder / "perdure.db"
-        with contextlib.closing(sqlite3.connect(database)) as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return database.stat().st_size
+        return await asyncio.to_thread(disk.stored, self._folder / "perdure.db")
 
     async def sessions(self) -> dict[str, str]:
         """Names and ids, for a later process on the same folder."""

@@ -10,7 +10,6 @@ from bench.stage import Stage, in_rounds
 from bench.stats import Goal, Sample, across, compare
 
 TITLE = "cost of a turn in a short and in a long session"
-ROUNDS = 9
 YOUNG_SESSIONS, YOUNG_FROM, YOUNG_TO = 10, 6, 15
 OLD_TURNS = 100
 
@@ -21,16 +20,17 @@ class History:
 
     system: str
     turns: int
+    rounds: int
 
 
-HISTORIES = (History("ours", 10_000), History("ref", 10_000), History("langgraph", 300))
+HISTORIES = (History("ours", 10_000, 9), History("ref", 10_000, 5), History("langgraph", 300, 3))
 
 
 def run(stage: Stage) -> None:
     for history in HISTORIES:
         driver = stage.start(history.system)
         if driver is not None:
-            _measure(stage, driver, history.turns)
+            _measure(stage, driver, history)
             driver.stop()
     stage.report.notes.append(
         f"young: turns {YOUNG_FROM} to {YOUNG_TO} of new sessions, between stretches of the old one"
@@ -38,9 +38,11 @@ def run(stage: Stage) -> None:
     stage.report.notes.append(f"payload of a turn: {PAYLOAD_BYTES} bytes; stored: the database with its log folded in")
 
 
-def _measure(stage: Stage, driver: Driver, length: int) -> None:
-    early, total, late = _grow(driver, length)
-    ages = in_rounds(["young", "old"], ROUNDS, lambda age, turn: _sample(stage, driver, length, age, turn))
+def _measure(stage: Stage, driver: Driver, history: History) -> None:
+    length = history.turns
+    early, late = _grow(driver, length)
+    total = (early + late) / 2
+    ages = in_rounds(["young", "old"], history.rounds, lambda age, turn: _sample(stage, driver, length, age, turn))
     slower = compare(ages["old"], ages["young"], lambda s: s.p50)
     stage.report.rows.append(
         {
@@ -50,8 +52,8 @@ def _measure(stage: Stage, driver: Driver, length: int) -> None:
             "p50 ms at the end": across(ages["old"], lambda s: s.p50 * 1e3),
             "end / 10": slower,
             "bytes/turn": total,
-            "first tenth": early,
-            "last tenth": late,
+            "first half": early,
+            "second half": late,
             "bytes/payload": total / PAYLOAD_BYTES,
         }
     )
@@ -59,18 +61,18 @@ def _measure(stage: Stage, driver: Driver, length: int) -> None:
         stage.report.goals += [
             Goal("p50 of a turn, at 10,000 turns / at 10", slower, 1.2),
             Goal("stored bytes / payload bytes", total / PAYLOAD_BYTES, 2),
-            Goal("bytes of a turn, last tenth / first tenth (linear)", late / early, 1.2),
+            Goal("bytes of a turn, second half / first half (linear)", late / early, 1.2),
         ]
 
 
-def _grow(driver: Driver, length: int) -> tuple[float, float, float]:
-    """Bytes that a turn took in the first tenth of the history, in all of it, and in the last tenth."""
-    tenth, sizes = length // 10, [driver.ask("stored")]
-    for start, count in ((0, tenth), (tenth, length - 2 * tenth), (length - tenth, tenth)):
-        driver.ask("extend", conversation="old", start=start, count=count)
+def _grow(driver: Driver, length: int) -> tuple[float, float]:
+    """Bytes that a turn took in the first half of the history, and in the second."""
+    half, sizes = length // 2, [driver.ask("stored")]
+    for start in (0, half):
+        driver.ask("extend", conversation="old", start=start, count=half)
         sizes.append(driver.ask("stored"))
-    empty, first, before_last, last = sizes
-    return (first - empty) / tenth, (last - empty) / length, (last - before_last) / tenth
+    empty, middle, end = sizes
+    return (middle - empty) / half, (end - middle) / half
 
 
 def _sample(stage: Stage, driver: Driver, length: int, age: str, turn: int) -> Sample:

@@ -8,7 +8,6 @@ turn in Python on SQLite cannot be cheaper than this.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import platform
 import queue
 import sqlite3
@@ -18,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import load, wire
+from bench import disk, load, wire
 
 SCHEMA = """CREATE TABLE IF NOT EXISTS entry (
     conversation TEXT NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
@@ -69,9 +68,7 @@ async def turn(log: Log, conversation: str, index: int) -> None:
 
 async def stored(path: Path) -> int:
     """Bytes of the database file with its log folded in."""
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return path.stat().st_size
+    return await asyncio.to_thread(disk.stored, path)
 
 
 async def hello() -> dict[str, Any]:
