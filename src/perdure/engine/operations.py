@@ -57,25 +57,31 @@ class EngineService(Service):
         key: str | None = None,
         idempotency_key: str | None = None,
     ) -> bytes:
-        turn = None if input is None else c.NewTurn(new_id(), encode_content(input, "input"))
+        content = None if input is None else encode_content(input, "input")
         if key is not None:
             check_key(key, "session key")
-        asked = [agent.encode(), (key or "").encode(), b"" if key is None else b"k", turn.input_json if turn else b""]
+        asked = [agent.encode(), (key or "").encode(), b"" if key is None else b"k", content or b""]
+        identity = _identity(scope, "create", agent, idempotency_key, *asked)
+        return await self._create(scope, agent, content, key, identity)
+
+    async def _create(
+        self, scope: Scope, agent: str, content: bytes | None, key: str | None, identity: c.Idempotency | None
+    ) -> bytes:
         deployment = await self._engine.deployments.current(scope.id)
         definition = agent_of(deployment, agent)
         template = definition.template
         command = c.CreateSession(
             session_id=new_id(),
             environment=scope.id,
-            idempotency=_identity(scope, "create", agent, idempotency_key, *asked),
+            idempotency=identity,
             agent=agent,
             deployment=deployment.id,
             host=definition.host,
             limits=definition.limits,
             key=key,
             computer=None if template is None else ComputerState(new_id(), template.id),
-            turn=turn,
-            permit=self._engine.permit_new(deployment.id, definition) if turn else None,
+            turn=None if content is None else c.NewTurn(new_id(), content),
+            permit=self._engine.permit_new(deployment.id, definition) if content is not None else None,
         )
         return await self._admit(command)
 
@@ -89,28 +95,35 @@ class EngineService(Service):
         idempotency_key: str | None = None,
     ) -> bytes:
         check_key(key, "session key")
+        content = None if input is None else encode_content(input, "input")
+        # One identity for both ways, so that the request sent again is known whichever way it went at first.
+        identity = _identity(scope, "get_or_create", agent, idempotency_key, key.encode(), content or b"")
         session_id = await self._store.find_key(scope.id, agent, key)
-        if session_id is None:
+        if session_id is None or (content is None and identity is not None):
             try:
-                return await self.create_session(scope, agent, input=input, key=key, idempotency_key=idempotency_key)
+                return await self._create(scope, agent, content, key, identity)
             except SessionKeyConflict as conflict:
-                # Someone else created it in between.
+                # Someone else created it before.
                 session_id = conflict.details["session_id"]
-        if input is None:
+        if content is None:
             return receipt(session_id=session_id, turn_id=None, sequence=None, created=False)
-        return await self.enqueue(scope, session_id, input, idempotency_key=idempotency_key)
+        return await self._enqueue(scope, session_id, content, identity)
 
     async def enqueue(
         self, scope: Scope, session_id: str, input: ContentLike, *, idempotency_key: str | None = None
     ) -> bytes:
         check_id(session_id, "session id")
-        turn = c.NewTurn(new_id(), encode_content(input, "input"))
+        content = encode_content(input, "input")
+        identity = _identity(scope, "enqueue", session_id, idempotency_key, content)
+        return await self._enqueue(scope, session_id, content, identity)
+
+    async def _enqueue(self, scope: Scope, session_id: str, content: bytes, identity: c.Idempotency | None) -> bytes:
         return await self._admit(
             c.Enqueue(
                 session_id=session_id,
                 environment=scope.id,
-                idempotency=_identity(scope, "enqueue", session_id, idempotency_key, turn.input_json),
-                turn=turn,
+                idempotency=identity,
+                turn=c.NewTurn(new_id(), content),
                 permit=self._engine.permit(session_id),
             )
         )
