@@ -58,6 +58,10 @@ class Timers:
             if self._heap[0] == (wake_at, session_id):
                 self._changed.set()
 
+    def look_again(self) -> None:
+        """Look at the clock now: it was set."""
+        self._changed.set()
+
     async def _run(self) -> None:
         while True:
             now = self._clock()
