@@ -13,13 +13,11 @@ import httpx2
 from starlette.applications import Starlette
 
 from perdure.deploy.archive import pack
-from perdure.engine.deployments import Deployments
-from perdure.engine.engine import Engine, Settings
-from perdure.engine.operations import EngineService
+from perdure.engine.engine import Settings
 from perdure.server.app import build_app
 from perdure.server.auth import AuthPolicy
+from perdure.server.node import open_node
 from perdure.server.serve import serve
-from perdure.store.sqlite import SqliteStore
 
 PATIENCE = 30
 
@@ -56,20 +54,15 @@ class Served:
 
 @asynccontextmanager
 async def served(folder: Path, heartbeat: float = 15.0) -> AsyncIterator[Served]:
-    """Serve a data folder on a free port of 127.0.0.1, with inline agents only."""
-    store = SqliteStore(folder / "data")
-    await store.open()
-    engine = Engine(store, folder / "data", Deployments(store), settings=Settings(drain=0.1))
-    await engine.start()
-    app = build_app(EngineService(engine), auth=AuthPolicy(), heartbeat=heartbeat)
-    stop, started = asyncio.Event(), asyncio.get_running_loop().create_future()
-    serving = asyncio.ensure_future(serve(app, "127.0.0.1", 0, started.set_result, stop=stop, drain_seconds=5))
-    try:
-        url = await started
-        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE + 10) as client:
-            yield Served(url, app, client)
-    finally:
-        stop.set()
-        await serving
-        await engine.stop()
-        await store.close()
+    """Serve a data folder on a free port of 127.0.0.1, and what drives it."""
+    async with open_node(folder / "data", settings=Settings(drain=0.1)) as node:
+        app = build_app(node.service, auth=AuthPolicy(), heartbeat=heartbeat)
+        stop, started = asyncio.Event(), asyncio.get_running_loop().create_future()
+        serving = asyncio.ensure_future(serve(app, "127.0.0.1", 0, started.set_result, stop=stop, drain_seconds=5))
+        try:
+            url = await started
+            async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE + 10) as client:
+                yield Served(url, app, client)
+        finally:
+            stop.set()
+            await serving
