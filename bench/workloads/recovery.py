@@ -49,6 +49,7 @@ def _once(stage: Stage, folder: Path, number: int) -> dict[str, Any]:
         "system": f"ours, round {number + 1}",
         "turns": len(turns),
         "start to ready s": second.ready_at - second.started_at,
+        "start to recorded settled s": last - second.started_at,
         "recorded settled after ready s": max(0.0, last - second.ready_at),
         "seen settled after ready s": seen - second.ready_at,
         "start to all seen settled s": seen - second.started_at,
