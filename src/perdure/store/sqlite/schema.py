@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from perdure.errors import StoreError, StoreTooNew
+from perdure.errors import StoreCorrupt, StoreError, StoreTooNew
 from perdure.store.sqlite.database import Database, one, open_reader
 
 FOLDER: Final = Path(__file__).parent / "migrations"
@@ -38,8 +38,13 @@ def version_of(database: Database) -> int:
 
 
 def check_version(file: Path) -> None:
-    """Raise `StoreTooNew` for a database of a newer schema, without changing a byte of it."""
-    if not file.exists() or file.stat().st_size == 0:
+    """Raise `StoreTooNew` for a database of a newer schema, without changing a byte of it.
+
+    Raises `StoreCorrupt` when the file is gone while its log is there: SQLite would start an empty one in its place.
+    """
+    if not file.exists():
+        if file.with_name(f"{file.name}-wal").exists():
+            raise StoreCorrupt(f"{file} is missing, but its log is there. Nothing was changed; put the file back.")
         return
     database = open_reader(file)
     try:

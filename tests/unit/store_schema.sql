@@ -1,0 +1,129 @@
+CREATE TABLE asks (
+    sid INTEGER NOT NULL,
+    id BLOB NOT NULL,
+    turn INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    ended_at INTEGER,
+    response_id TEXT,
+    responder_kind TEXT,
+    responder_id TEXT,
+    control BLOB NOT NULL,
+    prompt BLOB NOT NULL,
+    answer BLOB,
+    PRIMARY KEY (sid, id)
+);
+
+CREATE TABLE deployments (
+    id BLOB PRIMARY KEY,
+    environment TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    source TEXT NOT NULL,
+    live INTEGER NOT NULL,
+    agents BLOB NOT NULL,
+    UNIQUE (environment, digest)
+);
+
+CREATE TABLE environments (
+    id TEXT PRIMARY KEY,
+    current_deployment BLOB,
+    created_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE events (
+    pos INTEGER PRIMARY KEY,
+    type NOT NULL,
+    at INTEGER NOT NULL,
+    turn INTEGER,
+    run INTEGER,
+    op INTEGER,
+    data BLOB NOT NULL
+);
+
+CREATE TABLE heads (sid INTEGER PRIMARY KEY, body BLOB NOT NULL);
+
+CREATE TABLE holds (
+    sid INTEGER NOT NULL,
+    id BLOB NOT NULL,
+    reason TEXT NOT NULL,
+    issuer_kind TEXT NOT NULL,
+    issuer_id TEXT NOT NULL,
+    message TEXT,
+    created_at INTEGER NOT NULL,
+    released_at INTEGER,
+    PRIMARY KEY (sid, id)
+) WITHOUT ROWID;
+
+CREATE TABLE idempotency (scope BLOB NOT NULL PRIMARY KEY, request BLOB NOT NULL, receipt BLOB NOT NULL);
+
+CREATE TABLE live (
+    sid INTEGER NOT NULL,
+    slot TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (sid, slot)
+);
+
+CREATE TABLE messages (
+    sid INTEGER NOT NULL,
+    id BLOB NOT NULL,
+    turn INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    reason TEXT,
+    content BLOB NOT NULL,
+    PRIMARY KEY (sid, id)
+);
+
+CREATE TABLE runs (
+    pos INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE,
+    recovery TEXT NOT NULL,
+    deployment BLOB NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_at INTEGER,
+    end_reason TEXT
+);
+
+CREATE TABLE schema_version (version INTEGER NOT NULL);
+
+CREATE TABLE sessions (
+    sid INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE,
+    environment TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    key TEXT,
+    status TEXT NOT NULL,
+    wake_at INTEGER,
+    owned INTEGER NOT NULL
+);
+
+CREATE TABLE turns (
+    pos INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE,
+    status INTEGER NOT NULL,
+    queued_seq INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    run INTEGER,
+    started_at INTEGER,
+    ended_seq INTEGER,
+    ended_at INTEGER,
+    reason TEXT
+);
+
+CREATE INDEX asks_by_status ON asks (sid, status, id);
+
+CREATE INDEX deployments_by_environment ON deployments (environment, id);
+
+CREATE INDEX sessions_by_agent ON sessions (environment, agent, status, id);
+
+CREATE UNIQUE INDEX sessions_by_key ON sessions (environment, key, agent) WHERE key IS NOT NULL;
+
+CREATE INDEX sessions_by_status ON sessions (environment, status, id);
+
+CREATE INDEX sessions_due ON sessions (wake_at, id) WHERE wake_at IS NOT NULL;
+
+CREATE INDEX sessions_owned ON sessions (id) WHERE owned = 1;
+
