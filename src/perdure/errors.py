@@ -17,8 +17,8 @@ class PerdureError(Exception):
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.details = details or {}
+        self.message: str = message
+        self.details: dict[str, Any] = details or {}
 
 
 def _plain(message: str, details: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -180,61 +180,71 @@ class NotFound(PerdureError):
 class AgentNotFound(NotFound):
     """Raised when the environment's current deployment has no agent of that name."""
 
-    code, noun = "agent_not_found", "agent"
+    code = "agent_not_found"
+    noun = "agent"
 
 
 class SessionNotFound(NotFound):
     """Raised when the environment has no session of that id."""
 
-    code, noun = "session_not_found", "session"
+    code = "session_not_found"
+    noun = "session"
 
 
 class TurnNotFound(NotFound):
     """Raised when the session has no turn of that id."""
 
-    code, noun = "turn_not_found", "turn"
+    code = "turn_not_found"
+    noun = "turn"
 
 
 class HoldNotFound(NotFound):
     """Raised when the session never had a hold of that id."""
 
-    code, noun = "hold_not_found", "hold"
+    code = "hold_not_found"
+    noun = "hold"
 
 
 class AskNotFound(NotFound):
     """Raised when the session has no question of that id."""
 
-    code, noun = "ask_not_found", "question"
+    code = "ask_not_found"
+    noun = "question"
 
 
 class MessageNotFound(NotFound):
     """Raised when the session has no steering message of that id."""
 
-    code, noun = "message_not_found", "message"
+    code = "message_not_found"
+    noun = "message"
 
 
 class RunNotFound(NotFound):
     """Raised when the session has no run of that id."""
 
-    code, noun = "run_not_found", "run"
+    code = "run_not_found"
+    noun = "run"
 
 
 class DeploymentNotFound(NotFound):
     """Raised when the environment has no deployment of that id."""
 
-    code, noun = "deployment_not_found", "deployment"
+    code = "deployment_not_found"
+    noun = "deployment"
 
 
 class EnvironmentNotFound(NotFound):
     """Raised when a project or environment does not exist."""
 
-    code, noun = "environment_not_found", "environment"
+    code = "environment_not_found"
+    noun = "environment"
 
 
 class WorkspaceFileNotFound(NotFound):
     """Raised when a Computer's workspace has no entry of that path."""
 
-    code, noun = "workspace_file_not_found", "workspace file"
+    code = "workspace_file_not_found"
+    noun = "workspace file"
 
 
 # --- what the state does not allow ---------------------------------------------------------------------------------

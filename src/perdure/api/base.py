@@ -7,7 +7,7 @@ may be null. In requests, null, absent and `{}` are three things: an optional fi
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -34,7 +34,7 @@ INSTANT_FORM: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 class Wire(BaseModel):
     """Base of what the server answers. Fields that a newer server adds are passed over."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document as the server sent it: what was absent stays absent, what was null is null."""
@@ -44,7 +44,7 @@ class Wire(BaseModel):
 class RequestBody(BaseModel):
     """Base of what clients send. Unknown fields and wrong types are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class _NotNullable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,7 +13,7 @@ from perdure.records.content import CONTENT_PARTS, ContentLike
 class TextPart(BaseModel):
     """Text for a person or a model. Adjacent text parts are read as if joined, without a separator."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     type: Literal["text"]
     text: str
@@ -22,7 +22,7 @@ class TextPart(BaseModel):
 class JsonPart(BaseModel):
     """Any JSON value for a program."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     type: Literal["json"]
     value: Any

@@ -34,7 +34,7 @@ class AsyncLink:
 
     def __init__(self, settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> None:
         self.settings = settings
-        self.http = httpx2.AsyncClient(transport=transport, trust_env=settings.trusts_environment)
+        self.http: httpx2.AsyncClient = httpx2.AsyncClient(transport=transport, trust_env=settings.trusts_environment)
 
     async def send(self, call: Call[T], retry: Retry | None = None, until: float | None = None) -> T:
         """Make a request, again if it fails for a passing reason, and return its answer."""
@@ -73,7 +73,7 @@ class AsyncLink:
 
 
 class AsyncClient:
-    """A blocking client of one environment of a Perdure server; safe to share between threads.
+    """A client of one environment of a Perdure server, for asyncio; for the event loop that it is used on.
 
     `url` and `api_key` default to PERDURE_API_URL and PERDURE_API_KEY, then to a local `perdure dev`. `retry` says how
     requests that fail for a passing reason are sent again; every write carries an idempotency key, so that this is
@@ -91,9 +91,9 @@ class AsyncClient:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._link = AsyncLink(settings_from(url, api_key, project, environment, retry), transport)
-        self.agents = AsyncAgents(self._link)
-        self.sessions = AsyncSessions(self._link)
-        self.deployments = AsyncDeployments(self._link)
+        self.agents: AsyncAgents = AsyncAgents(self._link)
+        self.sessions: AsyncSessions = AsyncSessions(self._link)
+        self.deployments: AsyncDeployments = AsyncDeployments(self._link)
 
     def session(self, session_id: str) -> AsyncSessionHandle:
         """Return a handle on the session of that id, without asking whether there is one."""

@@ -86,7 +86,7 @@ class SseParser:
     """
 
     def __init__(self, limit: int = LARGEST_EVENT) -> None:
-        self.last_id = ""
+        self.last_id: str = ""
         self.retry: int | None = None
         self._limit = limit
         self._lines = LineSplitter(limit)

@@ -34,7 +34,7 @@ class Link:
 
     def __init__(self, settings: Settings, transport: httpx2.BaseTransport | None) -> None:
         self.settings = settings
-        self.http = httpx2.Client(transport=transport, trust_env=settings.trusts_environment)
+        self.http: httpx2.Client = httpx2.Client(transport=transport, trust_env=settings.trusts_environment)
 
     def send(self, call: Call[T], retry: Retry | None = None, until: float | None = None) -> T:
         """Make a request, again if it fails for a passing reason, and return its answer."""
@@ -90,9 +90,9 @@ class Client:
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self._link = Link(settings_from(url, api_key, project, environment, retry), transport)
-        self.agents = Agents(self._link)
-        self.sessions = Sessions(self._link)
-        self.deployments = Deployments(self._link)
+        self.agents: Agents = Agents(self._link)
+        self.sessions: Sessions = Sessions(self._link)
+        self.deployments: Deployments = Deployments(self._link)
 
     def session(self, session_id: str) -> SessionHandle:
         """Return a handle on the session of that id, without asking whether there is one."""

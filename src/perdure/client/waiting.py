@@ -35,8 +35,8 @@ class Waiting:
     """
 
     def __init__(self, timeout: Timeout, retry: Retry) -> None:
-        self.until = time.monotonic() + seconds_of(timeout)
-        self.retry = retry
+        self.until: float = time.monotonic() + seconds_of(timeout)
+        self.retry: Retry = retry
 
     def next_poll(self) -> int:
         """Return the microseconds that the next request is to wait at the server."""

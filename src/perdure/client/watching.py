@@ -64,7 +64,7 @@ class Watching:
     """
 
     def __init__(self, settings: Settings, session_id: str, after: int | None, on_lost: OnLost | None) -> None:
-        self.ended = False
+        self.ended: bool = False
         self._settings = settings
         self._path = f"/v1/sessions/{check_id(session_id, 'session id')}/watch"
         self._asked = after
