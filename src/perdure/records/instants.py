@@ -8,6 +8,7 @@ from typing import Final
 
 SECOND: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH: Final = datetime(1970, 1, 1)
 
 
 def now() -> int:
@@ -17,8 +18,8 @@ def now() -> int:
 
 def format_instant(instant: int) -> str:
     """Return `2026-12-01T00:17:03.123456Z` for an instant."""
-    moment = _EPOCH + timedelta(microseconds=instant)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
+    moment = _NAIVE_EPOCH + timedelta(microseconds=instant)
+    return moment.isoformat("T", "microseconds") + "Z"  # several times faster than strftime, and each event has one
 
 
 def parse_instant(text: str) -> int:

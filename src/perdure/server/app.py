@@ -25,7 +25,8 @@ from perdure.server.request import ISSUER, Call, ClientGone
 from perdure.server.stopping import Stopping
 from perdure.server.table import OPERATIONS
 
-STOPPING: Final = "stopping"
+_BUSY: Final = frozenset({"enqueue", "wait_turn", "list_events"})
+"""What is asked most often comes first, because routes are tried in order."""
 
 
 def build_app(
@@ -49,7 +50,7 @@ def build_app(
 
 def _routes(context: Context) -> list[Route]:
     paths: dict[str, dict[str, Operation]] = {}
-    for operation in OPERATIONS:
+    for operation in sorted(OPERATIONS, key=lambda each: each.id not in _BUSY):
         paths.setdefault(operation.path, {})[operation.method] = operation
     return [Route(path, Endpoint(context, operations)) for path, operations in paths.items()]
 

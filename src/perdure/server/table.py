@@ -1,4 +1,4 @@
-"""The table of all operations. Those that are asked most often come first, because routes are tried in order."""
+"""The table of all operations."""
 
 from __future__ import annotations
 
