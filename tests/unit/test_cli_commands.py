@@ -258,7 +258,7 @@ def test_turn_rows(cli: Cli) -> None:
 def test_event_rows(cli: Cli) -> None:
     printed = cli("session", "events", SESSION, answers=answer(EVENT_PAGE))
     data = '{"content": [{"type": "text", "text": "output 1"}]}'
-    assert printed.splitlines()[0] == f"1\t{fake.AT}\tturn.output\t{TURN}\t{data}"
+    assert printed.splitlines()[0] == f"1\t{fake.AT}\tturn.output\t{TURN}\t{RUN}\t{data}"
 
 
 def test_a_question_shows_its_options(cli: Cli) -> None:
@@ -473,7 +473,7 @@ def test_a_watch_as_lines_is_the_stream_of_the_api(cli: Cli) -> None:
 def test_a_watch_in_a_pipe_is_rows(cli: Cli) -> None:
     rows = [line.split("\t") for line in cli("session", "watch", SESSION, answers=stream(*WATCHED)).splitlines()]
     assert [row[2] for row in rows] == ["snapshot", "caught_up", "live", "turn.output", "end"]
-    assert {len(row) for row in rows} == {5}
+    assert {len(row) for row in rows} == {6}
 
 
 def test_a_watch_on_a_terminal_shows_turns_what_is_written_and_what_happened(cli: Cli, terminal: None) -> None:

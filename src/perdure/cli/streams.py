@@ -134,8 +134,10 @@ def _print_watch_row(item: Document) -> None:
     if "id" in item:
         _print_row(item["data"])
     else:
-        marker = {"seq": "-", "at": "-", "type": item["event"], "turn_id": item["data"].get("turn_id")}
-        _print_row({**marker, "data": item["data"]})
+        turn_id = item["data"].get("turn_id")
+        _print_row(
+            {"seq": "-", "at": "-", "type": item["event"], "turn_id": turn_id, "run_id": None, "data": item["data"]}
+        )
 
 
 def _print_for_person(event: Document) -> None:

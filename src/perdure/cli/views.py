@@ -161,12 +161,11 @@ def deployment_fields(deployment: Document) -> Fields:
 
 # --- events --------------------------------------------------------------------------------------------------------
 
-EVENT_COLUMNS: Final = ("#", "AT", "TYPE", "TURN", "DATA")
-
 
 def event_row(event: Document) -> tuple[Any, ...]:
     """Return an event's row: everything that it says, so that a pipe loses nothing."""
-    return (event["seq"], event["at"], event["type"], event["turn_id"] or "-", as_json(event["data"]))
+    ids = (event["turn_id"] or "-", event["run_id"] or "-")
+    return (event["seq"], event["at"], event["type"], *ids, as_json(event["data"]))
 
 
 def gist(event: Document) -> str:
