@@ -105,7 +105,10 @@ async def test_a_refusal_changes_nothing_and_is_not_told(world: World) -> None:
         await world.enqueue(session, idempotency=key("refused"))
 
 
-@pytest.mark.parametrize("session_id", [new_id(), "", "nonsense", "x" * 5000, "ABCDEF00-0000-7000-8000-000000000000"])
+@pytest.mark.parametrize(
+    "session_id",
+    ["01920000-0000-7000-8000-000000000000", "", "nonsense", "x" * 5000, "ABCDEF00-0000-7000-8000-000000000000"],
+)
 async def test_an_unknown_session_is_not_found(world: World, session_id: str) -> None:
     with pytest.raises(SessionNotFound):
         await world.apply(enqueue(session_id))

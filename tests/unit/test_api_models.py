@@ -64,7 +64,11 @@ def test_what_the_server_writes_is_what_the_model_reads_and_writes_again(model: 
     assert set(sent) <= set(model.model_fields)
 
 
-@pytest.mark.parametrize("model", {model for model, _ in DOCUMENTS}, ids=lambda model: model.__name__)
+@pytest.mark.parametrize(
+    "model",
+    sorted({model for model, _ in DOCUMENTS}, key=lambda model: model.__name__),
+    ids=lambda model: model.__name__,
+)
 def test_every_field_of_a_model_is_written_by_some_document(model: type[base.Wire]) -> None:
     written: set[str] = set()
     for kind, document in DOCUMENTS:
