@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from perdure.crashpoints import areach
+from perdure.crashpoints import areach, reach
 from perdure.engine.translate import to_command
 from perdure.errors import NotSupported, PerdureError, ProcessStartFailed, StaleFence, StoreError
 from perdure.hosts.protocol import Answered, Begin, Deliver, Guest, Request, RunSpec, Stop
@@ -81,10 +81,12 @@ class SessionDriver:
     def _begin(self, begin: Begin) -> None:
         if self._guest is None and self.head.run is not None and self._loss is None:
             self._guest = self._engine.start_inline(self.head, self)
+        reach("engine.begin.before")
         if self._guest is None:
             self._untold.append(begin)
         else:
             self._guest.tell(begin)
+        reach("engine.begin.after")
 
     def _pass_on(self, guest: Guest, before: SessionHead, news: Committed) -> None:
         winding = news.head.winding
@@ -109,10 +111,10 @@ class SessionDriver:
     async def handle(self, fence: int, request: Request) -> Any:
         """Commit what a runtime asks and return the answer."""
         label = type(request).__name__
-        await areach("engine.request.received", label)
+        await areach("engine.request.before", label)
         command = to_command(self.head.id, fence, not self._engine.draining, request)
         applied = await self._engine.store.apply(command)
-        await areach("engine.request.answered", label)
+        await areach("engine.request.after", label)
         receipt = applied.receipt
         return self._answer_to_question(receipt) if isinstance(receipt, Ask) else receipt
 
@@ -161,7 +163,9 @@ class SessionDriver:
             while (wanted := self._wanted()) != WAIT:
                 before = self.head
                 try:
+                    await areach("engine.act.before", wanted)
                     await getattr(self, f"_{wanted}")()
+                    await areach("engine.act.after", wanted)
                     if self.head is not before or self._wanted() != wanted:
                         delay = _RETRY_FIRST
                         continue
@@ -228,9 +232,7 @@ class SessionDriver:
             guest.tell(begin)
 
     async def _start_turn(self) -> None:
-        await areach("engine.start_turn.before")
         await self._apply(c.StartTurn(session_id=self.head.id, fence=self.head.fence))
-        await areach("engine.start_turn.sent")
 
     async def _settle_loss(self) -> None:
         assert self._loss is not None
@@ -248,11 +250,13 @@ class SessionDriver:
             self._loss = self._loss or (head.run.id, "its worker was lost")
             return
         self._guest = guest
+        await areach("engine.recover.found")
         await self._brief(guest)
 
     async def _adopt(self, head: SessionHead) -> Guest | None:
         assert head.run is not None
         await self._apply(c.AdoptRun(session_id=head.id, worker=self._engine.worker_id, run_id=head.run.id))
+        await areach("engine.recover.claimed")
         spec = await self._engine.spec(self.head)
         hibernated = head.computer is not None and head.computer.residency in ("hibernated", "resuming")
         driver = RunDriver(self, head.run.id, self.head.fence)
@@ -284,9 +288,11 @@ class SessionDriver:
         if head.run.phase != "stopping":
             command = c.StopRun(session_id=head.id, fence=head.fence, run_id=head.run.id, reason=reason)
             await self._apply(command)
+        await areach("engine.stop.marked")
         if self._guest is not None:
             await self._guest.stop(0 if reason == "did_not_let_go" else STOP_GRACE)
             self._guest = None
+        await areach("engine.stop.ended")
         await self._apply(c.RunStopped(session_id=head.id, run_id=head.run.id, reason=reason))
 
     async def _retire(self) -> None:
@@ -298,6 +304,7 @@ class SessionDriver:
         head, run = self.head, self.head.run
         if run is None:
             return
+        await areach("engine.sleep.before")
         if head.host == "inline":
             await self._apply(c.Sleep(session_id=head.id, fence=head.fence, run_id=run.id, reason=reason))
             if self.head.run is None:
@@ -306,6 +313,7 @@ class SessionDriver:
             await self._apply(
                 c.StopRun(session_id=head.id, fence=head.fence, run_id=run.id, reason=reason, if_idle=True)
             )
+        await areach("engine.sleep.after")
 
     async def _hibernate(self) -> None:
         try:
@@ -313,12 +321,15 @@ class SessionDriver:
             residency = "hibernated"
         except NotSupported as error:
             note, residency = str(error), "running"
+        await areach("engine.hibernate.stopped")
         await self._set_residency(residency, note)
 
     async def _resume_computer(self) -> None:
         if self._guest is None:
             raise ProcessStartFailed("The session's process is not known to this worker.")
-        await self._set_residency("running", await self._guest.resume())
+        note = await self._guest.resume()
+        await areach("engine.resume.continued")
+        await self._set_residency("running", note)
 
     async def _set_residency(self, residency: str, note: str) -> None:
         await self._apply(

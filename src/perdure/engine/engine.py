@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from perdure.crashpoints import areach
 from perdure.engine.deployments import Deployments, agent_of
 from perdure.engine.driver import RunDriver, SessionDriver, spec_of
 from perdure.engine.timers import Timers
@@ -144,7 +145,9 @@ class Engine:
     async def _tick(self, session_id: str) -> None:
         """Do what a session's wake time makes due, then let its driver look again."""
         try:
+            await areach("engine.tick.before")
             await self.store.apply(Tick(session_id=session_id, hold_id=new_id()))
+            await areach("engine.tick.after")
         except SessionNotFound:
             return
         except PerdureError as error:

@@ -67,8 +67,15 @@ class EngineService(Service):
     async def _create(
         self, scope: Scope, agent: str, content: bytes | None, key: str | None, identity: c.Idempotency | None
     ) -> bytes:
-        deployment = await self._engine.deployments.current(scope.id)
-        definition = agent_of(deployment, agent)
+        try:
+            deployment = await self._engine.deployments.current(scope.id)
+            definition = agent_of(deployment, agent)
+        except PerdureError:
+            first = await self._store.receipt(identity) if identity is not None else None
+            if first is None:
+                raise
+            # It was accepted before, while the agent was there: that receipt stands.
+            return first
         template = definition.template
         command = c.CreateSession(
             session_id=new_id(),
@@ -164,10 +171,15 @@ class EngineService(Service):
     async def _admit(self, command: c.Command) -> bytes:
         if self._engine.draining:
             raise Unavailable("The server is stopping. Nothing was accepted; send it again with the same key.")
-        applied = await self._store.apply(command)
-        await areach("engine.admitted", type(command).__name__)
-        answer: bytes = applied.receipt
+        answer: bytes = await self._apply(command)
         return answer
+
+    async def _apply(self, command: c.Command) -> Any:
+        label = type(command).__name__
+        await areach("engine.admit.before", label)
+        applied = await self._store.apply(command)
+        await areach("engine.admit.after", label)
+        return applied.receipt
 
     # --- controls
 
@@ -227,7 +239,7 @@ class EngineService(Service):
     async def answer_ask(self, scope: Scope, session_id: str, ask_id: str, answer: Any, response_id: str) -> Ask:
         check_id(session_id, "session id")
         check_id(ask_id, "question id")
-        applied = await self._store.apply(
+        ask: Ask = await self._apply(
             c.AnswerAsk(
                 session_id=session_id,
                 environment=scope.id,
@@ -237,7 +249,6 @@ class EngineService(Service):
                 issuer=scope.issuer,
             )
         )
-        ask: Ask = applied.receipt
         return ask
 
     # --- reading

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.crashpoints import areach, reach
 from perdure.errors import PerdureError
 from perdure.hosts.context import ComputerInfo, InitContext, RecoveryInfo, RunInfo, SessionInfo, TurnContext
 from perdure.hosts.protocol import Answered, Begin, Deliver, Directive, InitRaised, Link, Ready, Released, RunSpec, Stop
@@ -52,14 +53,18 @@ class SessionRuntime:
         """Run `init` and report how it went. Called once in a runtime's life."""
         try:
             context = _init_context(self._spec)
+            await areach("runtime.init.before")
             result = await self._handlers.init(context) if self._handlers.init else None
+            await areach("runtime.init.after")
         except Exception as error:
             log.exception("init failed")
             await self._link.call(InitRaised(self._spec.run_id, error_json(error, "init_failed")))
             return
         self._turn_context = _turn_context(context, result)
         self.initialised = True
+        await areach("runtime.ready.before")
         await self._link.call(Ready(self._spec.run_id))
+        await areach("runtime.ready.after")
 
     def be_ready(self) -> None:
         """Take turns at once: for agents without `init` on hosts that need no report."""
@@ -86,6 +91,7 @@ class SessionRuntime:
             execution.answered(directive)
 
     def _begin(self, directive: Begin) -> None:
+        reach("runtime.begin")
         if directive.turn <= self.highest_turn:
             return
         self.highest_turn = directive.turn
@@ -109,6 +115,7 @@ class SessionRuntime:
             await self._release(execution.number)
 
     def _stop(self, execution: TurnExecution) -> None:
+        reach("runtime.stop")
         execution.stopped = True
         if self._task is None or self._task.done():
             self._spawn(self._release(execution.number))
@@ -117,7 +124,9 @@ class SessionRuntime:
 
     async def _release(self, turn: int) -> None:
         try:
+            await areach("runtime.release.before")
             await call_surely(self._link, Released(turn))
+            await areach("runtime.release.after")
         except PerdureError as error:
             log.warning("the release of turn %s was refused: %s", turn, error)
 

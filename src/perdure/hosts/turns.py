@@ -160,7 +160,10 @@ class TurnExecution:
 
     async def write_live(self, slot: str, content: ContentLike) -> None:
         self._check_running()
-        await self._link.call(Live(self.number, slot, encode_content(content, "live content")))
+        data = encode_content(content, "live content")
+        await areach("runtime.live.before")
+        await self._link.call(Live(self.number, slot, data))
+        await areach("runtime.live.after")
 
     def respond(self, content: ContentLike) -> None:
         self._check_open()
@@ -186,8 +189,11 @@ class TurnExecution:
         future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._questions[ask_id] = future
         try:
+            await areach("runtime.ask.before")
             await self._link.call(question)
+            await areach("runtime.ask.asked")
             given = await future
+            await areach("runtime.ask.after")
         except asyncio.CancelledError:
             await self._withdraw(ask_id)
             raise
@@ -198,7 +204,9 @@ class TurnExecution:
     async def _withdraw(self, ask_id: str) -> None:
         """Take a question back before the cancellation goes on; after a stop its turn's end has cancelled it."""
         if not self.stopped:
+            await areach("runtime.withdraw.before")
             await asyncio.shield(asyncio.ensure_future(self._link.call(Withdraw(self.number, ask_id))))
+            await areach("runtime.withdraw.after")
 
     def answered(self, directive: Answered) -> None:
         """Give a question's answer to whoever waits for it."""
@@ -219,7 +227,9 @@ class TurnExecution:
         return self._registration
 
     async def _register(self) -> None:
+        await areach("runtime.open_messages.before")
         await self._link.call(OpenMessages(self.number))
+        await areach("runtime.open_messages.after")
 
     def deliver(self, directive: Deliver) -> None:
         """Queue a message for the handler; the same one again changes nothing."""
@@ -239,7 +249,9 @@ class TurnExecution:
         assert self._message_handler is not None
         rejected: str | None = None
         try:
+            await areach("runtime.message.before")
             await self._link.call(MessageBegun(self.number, directive.message_id))
+            await areach("runtime.message.started")
             await self._message_handler(Message(directive.message_id, decode_content(directive.content_json)))
         except MessageRejected:
             rejected = "message_rejected"
@@ -247,7 +259,9 @@ class TurnExecution:
             log.exception("the message handler of turn %s failed", self.number)
             rejected, self._callback_error = "callback_failed", error
         try:
+            await areach("runtime.message.after")
             await self._link.call(MessageDone(self.number, directive.message_id, rejected))
+            await areach("runtime.message.settled")
         except PerdureError as error:
             self._callback_error = self._callback_error or error
 

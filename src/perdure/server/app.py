@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as HttpScope
 
+from perdure.crashpoints import areach
 from perdure.engine.service import Service
 from perdure.errors import MethodNotAllowed, NotFound
 from perdure.records.ids import new_id
@@ -80,8 +81,11 @@ class Endpoint:
                 {"allowed": allowed},
             )
         query = parse_query(operation.query, http["query_string"])
+        await areach("server.request.before", operation.id)
         reply = await operation.handler(Call(self._context, http, receive, query))
+        await areach("server.reply.before", operation.id)
         await reply.send_to(send)
+        await areach("server.reply.after", operation.id)
 
 
 class Edge:

@@ -29,6 +29,7 @@ from perdure.computers.identity import ProcessIdentity, identify, own_identity
 from perdure.computers.limits import limit_self
 from perdure.computers.meta import GuestMeta, write_meta
 from perdure.computers.tree import MARK
+from perdure.crashpoints import reach
 from perdure.hosts.logs import formatter
 from perdure.hosts.process.guest import FAILED, Launch, run_guest
 from perdure.hosts.process.rehearsal import rehearse
@@ -64,6 +65,7 @@ class Spare(NamedTuple):
         with self.channel:
             try:
                 self.channel.sendall(msgspec.msgpack.encode(launch))
+                self.channel.shutdown(socket.SHUT_WR)
             except OSError:
                 return False
             return True
@@ -167,12 +169,14 @@ def _log_to_stderr() -> None:
 
 
 def _enter_computer(launch: Launch) -> None:
+    reach("guest.enter.before")
     _open_log(launch.spec.log_path)
     os.chdir(launch.workspace)
     os.environ.update(launch.environment)
     _mark(launch.computer_id)
     limit_self(launch.rlimits, launch.cores)
     write_meta(Path(launch.run), GuestMeta(own_identity(), launch.spec.run_id, launch.spec.epoch))
+    reach("guest.enter.after")
 
 
 def _open_log(path: str) -> None:

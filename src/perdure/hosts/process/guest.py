@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from perdure.computers.tree import ProcessTree
+from perdure.crashpoints import areach
 from perdure.hosts.process.link import WorkerLink
 from perdure.hosts.protocol import RunSpec
 from perdure.hosts.runtime import Handlers, SessionRuntime
@@ -54,6 +55,7 @@ async def serve(launch: Launch, handlers: Handlers) -> int:
     initialising = loop.create_task(_initialise(link, runtime))
     asking = loop.create_task(asked.wait())
     await _first_of(keeping, initialising, asking)
+    await areach("guest.leave")
     if asking.done():
         await runtime.close(HANDLER_GRACE)
         return ASKED

@@ -13,6 +13,7 @@ from perdure.computers.identity import ProcessIdentity
 from perdure.computers.limits import Limits
 from perdure.computers.local import LocalBackend, LocalComputer
 from perdure.computers.meta import read_meta
+from perdure.crashpoints import areach
 from perdure.errors import ProcessStartFailed
 from perdure.hosts.process.exitnotes import ExitNote, read_exit
 from perdure.hosts.process.forkclient import ForkServerGone, ForkServers, ServerRecipe
@@ -49,7 +50,10 @@ class ProcessHost(Host):
         guest = self._guest(spec, driver, computer)
         try:
             await guest.listen()
-            guest.watch(await self._launch(spec, computer))
+            await areach("host.launch.before")
+            process = await self._launch(spec, computer)
+            await areach("host.launch.after")
+            guest.watch(process)
             if not await guest.until_connected(CONNECT_TIMEOUT) or not guest.enter_service():
                 raise ProcessStartFailed(
                     f"The process of session {spec.session_id} was started and did not report: "
@@ -73,6 +77,7 @@ class ProcessHost(Host):
 
     async def adopt(self, spec: RunSpec, driver: Driver, *, hibernated: bool) -> RemoteGuest | None:
         """See `Host.adopt`. A process that is busy and does not dial in ten seconds is adopted all the same."""
+        await areach("host.adopt.before")
         computer = await self._computer(spec)
         meta = read_meta(computer.run)
         process = computer.guest
@@ -86,6 +91,7 @@ class ProcessHost(Host):
             await self._take_over(guest, computer)
         elif computer.residency == "running":
             await guest.hibernate()
+        await areach("host.adopt.after")
         return guest if guest.enter_service() else None
 
     async def _take_over(self, guest: RemoteGuest, computer: LocalComputer) -> None:

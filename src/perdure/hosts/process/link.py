@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from perdure.crashpoints import areach, reach
 from perdure.errors import PerdureError
 from perdure.hosts.process.wire import (
     FROM_WORKER,
@@ -72,6 +73,8 @@ class WorkerLink:
 
     async def call(self, request: Request) -> Any:
         """See `Link.call`. Raises `ContentTooLarge` for a request over 9 MiB."""
+        label = type(request).__name__
+        await areach("guest.request.before", label)
         self._last_id += 1
         number = self._last_id
         frame = encode(Ask(number, min(self._pending, default=number), request))
@@ -79,7 +82,9 @@ class WorkerLink:
         self._pending[number] = frame, answer
         self._send(frame)
         try:
+            await areach("guest.request.after", label)
             value = await answer
+            await areach("guest.reply.after", label)
         finally:
             self._pending.pop(number, None)
         self._ready = self._ready or isinstance(request, Ready)
@@ -136,6 +141,7 @@ class WorkerLink:
         self._socket = self._seen_socket()
         if self._socket is None:
             return False
+        await areach("guest.dial.before")
         trial: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._trial = trial
         link = Connection(FROM_WORKER, self._take, self._lost)
@@ -144,6 +150,7 @@ class WorkerLink:
             async with asyncio.timeout(WELCOME_WAIT):
                 await connect(link, self._path)
                 link.send(encode(Hello(VERSION, self._run_id, self._epoch)))
+                await areach("guest.hello.after")
                 return await trial
         except OSError:
             return False
@@ -167,6 +174,7 @@ class WorkerLink:
         elif isinstance(message, Tell):
             self._directive(link, message)
         elif isinstance(message, Quiesce):
+            reach("guest.quiesce")
             link.close("we were asked to be quiet")
 
     def _welcome(self, link: Connection, message: Welcome) -> None:
@@ -175,6 +183,7 @@ class WorkerLink:
             link.send(encode(Fenced(self._epoch)))
             link.close("its epoch is over")
             return
+        reach("guest.welcome.before")
         older, self._current = self._current, link
         if older is not None:
             older.send(encode(Fenced(message.epoch)))
@@ -187,6 +196,7 @@ class WorkerLink:
             self._report_ready()
         self.welcomed.set()
         self._end_trial(True)
+        reach("guest.welcome.after")
 
     def _report_ready(self) -> None:
         """Tell a new worker what the one before it knew: that `init` is done."""
@@ -200,6 +210,7 @@ class WorkerLink:
             log.warning("the worker did not take that the session is ready: %s", error)
 
     def _reply(self, reply: Reply) -> None:
+        reach("guest.reply.before")
         _, answer = self._pending.get(reply.id, (b"", None))
         if answer is None or answer.done():
             return
@@ -209,10 +220,13 @@ class WorkerLink:
             answer.set_exception(rebuild_failure(reply.error))
 
     def _directive(self, link: Connection, message: Tell) -> None:
+        label = type(message.directive).__name__
+        reach("guest.directive.before", label)
         if message.number == self._told + 1:
             self._told = message.number
             self.tell(message.directive)
         link.send(encode(Told(self._told)))
+        reach("guest.directive.after", label)
 
     def _lost(self, link: Connection, why: str) -> None:
         if link is self._current:

@@ -16,6 +16,7 @@ from perdure.computers.exits import wait_exit
 from perdure.computers.identity import ProcessIdentity, send_signal
 from perdure.computers.memory import Released
 from perdure.computers.tree import TreeNotStopped
+from perdure.crashpoints import areach, reach
 from perdure.errors import PerdureError, Unavailable
 from perdure.hosts.process import sockets
 from perdure.hosts.process.wire import (
@@ -141,6 +142,7 @@ class RemoteGuest(Guest):
         await wait_exit(process)
         if self._over:
             return
+        await areach("host.ended.before")
         # What it sent before its end still counts: a turn that it settled is settled.
         if self._link is not None:
             with contextlib.suppress(TimeoutError):
@@ -153,6 +155,7 @@ class RemoteGuest(Guest):
         except TreeNotStopped as error:
             log.error("%s", error)
         self._end(reason)
+        await areach("host.ended.after")
 
     async def _finish_answers(self) -> None:
         if self._tasks:
@@ -180,11 +183,13 @@ class RemoteGuest(Guest):
         elif isinstance(message, Ask):
             self._ask(message)
         elif isinstance(message, Told):
+            reach("host.told")
             self._directives = {n: frame for n, frame in self._directives.items() if n > message.number}
         elif isinstance(message, Fenced):
             self._fenced(message.epoch)
 
     def _greet(self, link: Connection, hello: Hello) -> None:
+        reach("host.hello")
         if self._process is None:
             # The guest dialled before the fork server told us which process it is.
             self._early.append((link, hello))
@@ -219,6 +224,7 @@ class RemoteGuest(Guest):
         for frame in self._directives.values():
             link.send(frame)
         self.connected.set()
+        reach("host.welcome")
 
     def _lost_link(self, link: Connection, why: str) -> None:
         if link is self._link:
@@ -234,6 +240,7 @@ class RemoteGuest(Guest):
 
     def _ask(self, ask: Ask) -> None:
         """Answer each request once, however often it is sent: from memory if it was answered before."""
+        reach("host.request", type(ask.request).__name__)
         self._answers = {n: frame for n, frame in self._answers.items() if n >= ask.floor}
         if ask.id not in self._answers:
             self._answers[ask.id] = None
@@ -243,8 +250,10 @@ class RemoteGuest(Guest):
 
     async def _answer(self, number: int, request: Request) -> None:
         frame = encode(await self._ask_driver(number, request))
+        await areach("host.reply.before", type(request).__name__)
         self._answers[number] = frame
         self._send(frame)
+        await areach("host.reply.after", type(request).__name__)
 
     async def _ask_driver(self, number: int, request: Request) -> Reply:
         try:
@@ -269,24 +278,30 @@ class RemoteGuest(Guest):
 
     def tell(self, directive: Directive) -> None:
         """See `Guest.tell`. What the guest has not confirmed is told again when it dials anew."""
+        reach("host.tell.before", type(directive).__name__)
         self._told += 1
         frame = self._directives[self._told] = encode(Tell(self._told, directive))
         self._send(frame)
+        reach("host.tell.after", type(directive).__name__)
 
     async def stop(self, grace: float) -> None:
         """See `Guest.stop`. Raises `TreeNotStopped` when processes do not even obey SIGKILL."""
+        await areach("host.stop.before")
         self._over_watch()
         await self.computer.stop(grace)
         await self._finish_answers()
         self._end(None)
+        await areach("host.stop.after")
 
     async def hibernate(self) -> str:
         """See `Guest.hibernate`."""
         # The socket goes before the link: no dialling guest may be left waiting in it, which some backends cannot save.
         self._unlisten()
+        await areach("host.quiesce.before")
         if self._link is not None:
             self._send(encode(Quiesce()))
             await self._quiet()
+        await areach("host.quiesce.after")
         return _in_words(await self.computer.hibernate())
 
     async def _quiet(self) -> None:
@@ -300,7 +315,9 @@ class RemoteGuest(Guest):
     async def resume(self) -> str:
         """See `Guest.resume`. Raises `Unavailable` when the runtime does not answer in 30 s."""
         await self.listen()
+        await areach("host.resume.before")
         await self.computer.resume()
+        await areach("host.resume.after")
         if not await self.until_connected(RESUME_TIMEOUT):
             raise Unavailable(
                 f"The process of session {self.spec.session_id} was continued and did not answer in "

@@ -205,12 +205,10 @@ class Writer:
 
     def _announce(self, request: Waiting, index: int, errors: dict[int, StoreError]) -> None:
         assert request.outcome is not None
-        try:
-            reach("store.publish.before", request.label)
-        except CrashPointReached as error:
-            errors[index] = _after_commit(error)
+        _reach(errors, index, "store.publish.before", request)
         if request.outcome.committed is not None:
             self._tell(request.outcome.committed)
+        _reach(errors, index, "store.publish.after", request)
 
     def _fail(self, taken: list[Waiting], failure: PerdureError) -> None:
         for request in taken:
@@ -325,17 +323,17 @@ class Writer:
 
 
 def _reach_all(taken: list[Waiting]) -> dict[int, StoreError]:
-    errors = {}
+    errors: dict[int, StoreError] = {}
     for index, request in enumerate(taken):
-        try:
-            reach("store.commit.after", request.label)
-        except CrashPointReached as error:
-            errors[index] = _after_commit(error)
+        _reach(errors, index, "store.commit.after", request)
     return errors
 
 
-def _after_commit(error: CrashPointReached) -> StoreError:
-    return StoreError(f"{error}. The command was committed; read the state before you send it again.")
+def _reach(errors: dict[int, StoreError], index: int, point: str, request: Waiting) -> None:
+    try:
+        reach(point, request.label)
+    except CrashPointReached as error:
+        errors[index] = StoreError(f"{error}. The command was committed; read the state before you send it again.")
 
 
 def _answer(answer: asyncio.Future[Any], result: object) -> None:
