@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from perdure.authoring.project import load_project
 from perdure.computers.identity import boot_id
+from perdure.crashpoints import reach
 from perdure.errors import PerdureError
 from perdure.hosts.logs import formatter
 from perdure.hosts.process.child import Closable, Spare, fork_spare, prepare_marks
@@ -98,7 +99,10 @@ class ForkServer:
             log.warning("a client was let go: %s", error)
             data, requests = b"", []
         for request in requests:
-            self._send(client, encode(self._spawn(request)))
+            reach("forkserver.spawn.before")
+            answer = encode(self._spawn(request))
+            reach("forkserver.spawn.after")
+            self._send(client, answer)
         if not data:
             self._drop(client)
 
@@ -156,11 +160,13 @@ class ForkServer:
                 self._tell_exit(launch, pid, os.waitstatus_to_exitcode(status))
 
     def _tell_exit(self, launch: Launch, pid: int, code: int) -> None:
+        reach("forkserver.exit.before")
         with contextlib.suppress(FileNotFoundError):
             # The run folder is gone when its Computer was deleted meanwhile.
             write_exit(Path(launch.run), ExitNote(launch.spec.run_id, pid, code))
         for client in list(self._clients):
             self._send(client, encode(Exited(launch.spec.run_id, pid, code)))
+        reach("forkserver.exit.after")
 
 
 def load_handlers(source: str) -> dict[str, Handlers]:
