@@ -372,3 +372,12 @@ async def test_live_slots_are_overwritten_and_gone_with_their_turn(world: World,
     assert told[-1].live
     await world.turns(session, 1)
     assert not told[-1].live  # there was nothing to clear
+
+
+async def test_a_receipt_can_be_read_without_deciding_anew(world: World) -> None:
+    session = await world.create()
+    applied = await world.apply(enqueue(session.id, idempotency=key("first", "asked")))
+    assert await world.store.receipt(key("first", "asked")) == applied.receipt
+    assert await world.store.receipt(key("never used", "asked")) is None
+    with pytest.raises(IdempotencyConflict):
+        await world.store.receipt(key("first", "something else"))

@@ -27,7 +27,7 @@ import msgspec
 
 from perdure.records.definitions import AgentDefinition
 from perdure.records.sessions import Ask, Event, LoggedEvent, Message, QueuedTurn, Run, SessionHead, Turn
-from perdure.rules.commands import Command
+from perdure.rules.commands import Command, Idempotency
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -125,6 +125,13 @@ class Store(ABC):
     @abstractmethod
     async def apply(self, command: Command) -> Applied:
         """Decide and commit a command; raises the rule's `PerdureError` when it is refused."""
+
+    @abstractmethod
+    async def receipt(self, identity: Idempotency) -> bytes | None:
+        """Return the receipt of an operation that was done before, for when it cannot even be decided anew.
+
+        Raises `IdempotencyConflict` when the key was used for another request.
+        """
 
     @abstractmethod
     def subscribe(self, listener: Listener) -> Callable[[], None]:

@@ -9,9 +9,11 @@ from typing import Final
 
 import msgspec
 
-from perdure.errors import CursorExpired, InvalidCursor, SessionNotFound
+from perdure.errors import CursorExpired, IdempotencyConflict, InvalidCursor, SessionNotFound
+from perdure.records.canonical import digest
 from perdure.records.definitions import AgentDefinition
 from perdure.records.sessions import Ask, LoggedEvent, Message, Run, SessionHead, Turn
+from perdure.rules.commands import Idempotency
 from perdure.rules.dispatch import needs_owner
 from perdure.store.port import Deployment, Environment, EventPage, LiveSlot, SessionFilter, Snapshot
 from perdure.store.sqlite import lookups
@@ -42,6 +44,16 @@ def head(database: Database, session_id: str) -> SessionHead | None:
     """Return a session's head."""
     found = session(database, session_id)
     return found[1] if found else None
+
+
+def receipt(database: Database, identity: Idempotency) -> bytes | None:
+    """Return the receipt that an idempotency key stands for."""
+    row = one(database, sql("find_receipt"), (digest(identity.scope),))
+    if row is None:
+        return None
+    if row[0] != digest(identity.request):
+        raise IdempotencyConflict(identity.key)
+    return bytes(row[1])
 
 
 def sessions(database: Database, which: SessionFilter, before: str | None, limit: int) -> list[SessionHead]:

@@ -11,7 +11,7 @@ import msgspec
 from perdure.errors import DeploymentNotFound, PerdureError
 from perdure.records import instants
 from perdure.records.sessions import Ask, Message, Run, SessionHead, Turn
-from perdure.rules.commands import Command
+from perdure.rules.commands import Command, Idempotency
 from perdure.store.port import (
     Applied,
     Committed,
@@ -107,6 +107,9 @@ class SqliteStore(Store):
     async def head(self, session_id: str) -> SessionHead | None:
         entry = self._write.known(session_id)
         return entry.head if entry else await self._read.read(reads.head, session_id)
+
+    async def receipt(self, identity: Idempotency) -> bytes | None:
+        return await self._read.read(reads.receipt, identity)
 
     async def find_key(self, environment: str, agent: str, key: str) -> str | None:
         return await self._read.read(lookups.find_key, (environment, agent, key))
