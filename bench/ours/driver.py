@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
-import sqlite3
 import sys
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import apsw
 
 from bench import load, wire
 from bench.ours.engine import ALWAYS_AWAKE, RESTLESS, Perdure
@@ -20,7 +21,7 @@ async def hello() -> dict[str, Any]:
         "versions": {
             "perdure": version("perdure"),
             "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version,
+            "sqlite": apsw.sqlite_lib_version(),
         },
         "durability": "SQLite WAL, synchronous=FULL, group commit; inline host, in process",
     }

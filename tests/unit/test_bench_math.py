@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from pathlib import Path
 
+import pytest
+from bench import load
+from bench.drivers import Driver, DriverFailed
 from bench.report import Report, number, table
 from bench.stage import in_rounds
 from bench.stats import Goal, Sample, across, compare, contention, percentile, ratio_of_rounds
@@ -133,3 +137,50 @@ def test_a_report_says_the_same_in_both_forms() -> None:
 
 def test_contention_of_this_machine_is_at_least_a_whole_core() -> None:
     assert contention() > 0.9
+
+
+async def test_the_load_keeps_turns_in_order_and_replaces_ended_conversations() -> None:
+    seen: dict[str, list[int]] = {}
+
+    async def turn(conversation: str, index: int) -> None:
+        seen.setdefault(conversation, []).append(index)
+        await asyncio.sleep(0)
+
+    taken = Sample.of(await load.converse(turn, conversations=2, turns=3, seconds=0.05, tag="c"))
+    assert len(taken.latencies) == sum(map(len, seen.values()))
+    assert len(seen) > 2
+    assert list(seen.values())[:2] == [[0, 1, 2], [0, 1, 2]]
+    assert all(indexes == list(range(len(indexes))) and len(indexes) <= 3 for indexes in seen.values())
+
+
+async def test_opening_many_conversations_gives_each_one_turn() -> None:
+    seen: list[tuple[str, int]] = []
+
+    async def turn(conversation: str, index: int) -> None:
+        seen.append((conversation, index))
+
+    taken = Sample.of(await load.open_many(turn, count=5, at_once=2, tag="c"))
+    assert sorted(seen) == [(f"c-{n}", 0) for n in range(5)]
+    assert len(taken.latencies) == 5
+
+
+def test_a_driver_is_measured_and_says_what_went_wrong(tmp_path: Path) -> None:
+    with Driver("ref", tmp_path) as driver:
+        assert driver.ask("hello")["system"] == "ref"
+        taken = Sample.of(driver.ask("extend", conversation="c", start=0, count=3))
+        assert len(taken.latencies) == 3
+        with pytest.raises(DriverFailed, match="UNIQUE constraint failed"):
+            driver.ask("extend", conversation="c", start=0, count=1)
+
+
+def test_a_driver_without_the_operation_refuses_and_goes_on(tmp_path: Path) -> None:
+    with Driver("ref", tmp_path) as driver:
+        with pytest.raises(DriverFailed, match="no such operation"):
+            driver.ask("fly")
+        assert driver.ask("stored") > 0
+
+
+def test_a_driver_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "ref.db").mkdir()
+    with Driver("ref", tmp_path) as driver, pytest.raises(DriverFailed, match="unable to open database"):
+        driver.ask("hello")

@@ -48,15 +48,26 @@ class Log:
             batch = [self._pending.get()]
             while len(batch) < BATCH and not self._pending.empty():
                 batch.append(self._pending.get_nowait())
+            failure = self._commit([row for row, _ in batch])
+            self._loop.call_soon_threadsafe(_release, [flushed for _, flushed in batch], failure)
+
+    def _commit(self, rows: list[Row]) -> sqlite3.Error | None:
+        try:
             self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany(INSERT, [row for row, _ in batch])
+            self._database.executemany(INSERT, rows)
             self._database.execute("COMMIT")
-            self._loop.call_soon_threadsafe(_release, [flushed for _, flushed in batch])
+        except sqlite3.Error as error:
+            self._database.rollback()
+            return error
+        return None
 
 
-def _release(waiting: list[asyncio.Future[None]]) -> None:
+def _release(waiting: list[asyncio.Future[None]], failure: sqlite3.Error | None) -> None:
     for flushed in waiting:
-        flushed.set_result(None)
+        if failure is None:
+            flushed.set_result(None)
+        else:
+            flushed.set_exception(failure)
 
 
 async def turn(log: Log, conversation: str, index: int) -> None:
