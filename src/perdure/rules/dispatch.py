@@ -89,6 +89,7 @@ def needs_owner(head: SessionHead) -> bool:
     """Whether a worker that starts up has to look at the session: something runs, or something may.
 
     An inline session that was idle is not among them: what its worker had of it is gone, and the next input finds out.
+    One that has ended is: its run must end too, or whoever watches it never hears the end.
     """
-    has_process = head.run is not None and head.host == "process"
-    return head.active is not None or head.winding is not None or has_process or is_runnable(head)
+    has_run_to_look_at = head.run is not None and (head.host == "process" or head.is_terminal)
+    return head.active is not None or head.winding is not None or has_run_to_look_at or is_runnable(head)
