@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from bench.stats import Goal
 
 Row = Mapping[str, object]
+TOO_BUSY = 1.5
+"""Median contention from which on ratios of systems with and without threads of their own are bent."""
 
 
 @dataclass
@@ -45,8 +48,11 @@ class Report:
     def _closing(self) -> str:
         if not self.contention:
             return f"  took {self.seconds:.0f} s"
-        low, high = min(self.contention), max(self.contention)
-        return f"  took {self.seconds:.0f} s; contention {low:.2f} to {high:.2f} (1.0 = a free core)"
+        low, high, usual = min(self.contention), max(self.contention), statistics.median(self.contention)
+        took = (
+            f"  took {self.seconds:.0f} s; contention {low:.2f} to {high:.2f}, median {usual:.2f} (1.0 = a free core)"
+        )
+        return f"{took}; TOO BUSY: run again on a quieter machine" if usual > TOO_BUSY else took
 
 
 def _versions(hello: Mapping[str, Any]) -> str:

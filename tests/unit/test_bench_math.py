@@ -130,9 +130,14 @@ def test_a_report_says_the_same_in_both_forms() -> None:
     assert "MISSED: ours / ref: 0.100 x (wanted >= 0.125 x)" in text
     assert "not measured: MB: - (wanted < 20 MB)" in text
     assert "ours: perdure 0.1; FULL" in text
-    assert "contention 1.00 to 1.50" in text
+    assert "contention 1.00 to 1.50, median 1.25" in text
+    assert "TOO BUSY" not in text
     assert data["rows"] == [{"system": "ours", "turns/s": 5}]
     assert [goal["verdict"] for goal in data["goals"]] == ["MISSED", "not measured"]
+
+
+def test_a_report_of_a_busy_machine_warns_of_itself() -> None:
+    assert "TOO BUSY" in Report("turns", "how many", contention=[1.0, 1.6, 3.0]).as_text()
 
 
 def test_contention_of_this_machine_is_at_least_a_whole_core() -> None:
