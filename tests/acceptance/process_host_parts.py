@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from perdure.authoring.project import load_project
-from perdure.computers.identity import identify, send_signal
-from perdure.computers.tree import process_table
+from perdure.computers.identity import ProcessIdentity, identify, read_stat, send_signal
+from perdure.computers.tree import MARK, process_table
 from perdure.hosts.process.host import ProcessHost
 from perdure.hosts.process.remote import RemoteGuest
 from perdure.hosts.protocol import Begin, Ready, Request, RunSpec
@@ -197,19 +197,29 @@ class Stage:
 
     def servers(self) -> list[int]:
         """Return the pids of living fork servers of this folder."""
-        found = []
-        for pid in process_table():
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if b"forkserver" in line and str(self.root).encode() in line and _comm(pid) != "perdure-guest":
-                    found.append(pid)
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-        return found
+        forked = self._forked()
+        # What was forked a moment ago does not have its name yet, but it has a parent.
+        return [pid for pid in forked if _comm(pid) != "perdure-guest" and _parent(pid) not in forked]
+
+    def spares(self) -> list[ProcessIdentity]:
+        """Return the processes that wait to become a session's."""
+        waiting = [pid for pid in self._forked() if _comm(pid) == "perdure-guest" and f"{MARK}=---" in _seen(pid)]
+        return [identity for pid in waiting if (identity := identify(pid))]
+
+    def _forked(self) -> list[int]:
+        return [pid for pid in process_table() if f"forkserver\0{self.project}\0" in _seen(pid)]
+
+
+def _parent(pid: int) -> int | None:
+    stat = read_stat(pid)
+    return stat.parent if stat else None
 
 
 def _comm(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _seen(pid: int) -> str:

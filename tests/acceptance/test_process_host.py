@@ -174,6 +174,18 @@ async def test_stop_ends_all_processes_and_reports_no_loss(stage: Stage) -> None
     assert notes.reasons == []
 
 
+async def test_a_signal_to_a_forked_child_is_not_one_to_its_parent(stage: Stage) -> None:
+    async with running(stage) as (guest, notes, _):
+        *_, pid = await ask(guest, notes, 1, "family")
+        daemon = identify(pid)
+        assert daemon is not None
+        send_signal(daemon, signal.SIGTERM)
+        async with asyncio.timeout(10):
+            await wait_exit(daemon)
+        assert await ask(guest, notes, 2, "count x") == 2
+        assert notes.reasons == []
+
+
 async def test_a_process_that_blocks_is_killed_after_its_grace(stage: Stage) -> None:
     async with running(stage) as (guest, _notes, spec):
         process = process_of(guest)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+PREFIX: Final = "perdure-"
 _PERIOD_US: Final = 100_000
 _SMALLEST_QUOTA_US: Final = 1_000
+_YOUNG: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +110,17 @@ def _works(groups: CpuGroups, pid: int) -> bool:
 
 
 def _test_name() -> str:
-    return f"perdure-selftest-{os.getpid()}"
+    return f"{PREFIX}selftest-{os.getpid()}"
 
 
-def remove_test_groups() -> None:
-    """Remove what `find_cpu_groups` made; call it once the process that it was tried out with is gone."""
+def remove_left_groups() -> None:
+    """Remove what `find_cpu_groups` made, once the process that it was tried out with is gone.
+
+    And what Computers have left that ended with no worker there: empty groups that are not just being made.
+    """
     for parent, _version in _candidates():
         CpuGroup(parent / _test_name()).remove()
+        for path in parent.glob(f"{PREFIX}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _YOUNG:
+                    CpuGroup(path).remove()

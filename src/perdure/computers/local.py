@@ -23,7 +23,7 @@ from perdure.computers.base import (
     Placement,
     Residency,
 )
-from perdure.computers.cgroups import CpuGroup
+from perdure.computers.cgroups import PREFIX, CpuGroup
 from perdure.computers.environment import clean_environment, place_variables
 from perdure.computers.exec import run_program
 from perdure.computers.files import LocalFiles
@@ -263,7 +263,7 @@ def _limits_in_words(host: HostAbilities) -> dict[str, str]:
 
 
 def _group_name(computer_id: str) -> str:
-    return f"perdure-{computer_id}"
+    return f"{PREFIX}{computer_id}"
 
 
 def _join_with_children(group: CpuGroup, guest: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from perdure.computers import probe
-from perdure.computers.cgroups import CpuGroups, find_cpu_groups, remove_test_groups
+from perdure.computers.cgroups import CpuGroups, find_cpu_groups, remove_left_groups
 from perdure.computers.memory import has_swap
 
 
@@ -46,5 +46,5 @@ def host_abilities() -> HostAbilities:
         assert subject.stdout is not None
         seen = json.loads(subject.stdout.readline())
         groups = find_cpu_groups(subject.pid)
-    remove_test_groups()
+    remove_left_groups()
     return HostAbilities(**seen, groups=groups, swap=has_swap())

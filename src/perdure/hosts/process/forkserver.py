@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,9 @@ log = logging.getLogger("perdure.forkserver")
 
 IDLE_WITH_CLIENTS: Final = 600.0
 IDLE_ALONE: Final = 5.0
-REFILL_AFTER: Final = 0.05
+REFILL_AFTER: Final = 0.01
+MOST_SPARES: Final = 4
+DEMAND_MEMORY: Final = 10.0
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
@@ -51,7 +54,8 @@ class ForkServer:
         self._listener, self._handlers = listener, handlers
         self._clients: dict[socket.socket, Frames] = {}
         self._children: dict[int, Launch] = {}
-        self._spare: Spare | None = None
+        self._spares: list[Spare] = []
+        self._demand: deque[float] = deque(maxlen=MOST_SPARES)
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         self._last_use = time.monotonic()
@@ -65,7 +69,7 @@ class ForkServer:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         while not self._is_over():
-            for key, _ in self._selector.select(IDLE_ALONE if self._spare else REFILL_AFTER):
+            for key, _ in self._selector.select(REFILL_AFTER if self._wants_spares() else IDLE_ALONE):
                 self._serve(key.fileobj)
             self._refill()
         self._listener.close()
@@ -121,27 +125,34 @@ class ForkServer:
 
     def _spawn(self, request: Spawn) -> Spawned | SpawnFailed:
         self._last_use = time.monotonic()
+        self._demand.append(self._last_use)
         if request.launch.spec.agent.id not in self._handlers:
             return SpawnFailed(request.id, f"the project defines no agent {request.launch.spec.agent.id!r}")
         while True:
             try:
-                spare = self._spare or self._fork(in_hurry=True)
+                spare = self._spares.pop(0) if self._spares else self._fork(in_hurry=True)
             except OSError as error:
                 return SpawnFailed(request.id, f"the system cannot start another process: {error.strerror}")
-            self._spare = None
             if spare.launch(request.launch):
                 self._children[spare.process.pid] = request.launch
                 return Spawned(request.id, spare.process)
 
     def _fork(self, *, in_hurry: bool) -> Spare:
         ends: list[Closable] = [self._listener, self._wake_in, self._wake_out, self._selector, *self._clients]
+        ends += [spare.channel for spare in self._spares]
         return fork_spare(self._handlers, ends, in_hurry=in_hurry)
 
+    def _wants_spares(self) -> bool:
+        """Tell whether there are fewer spares than were needed in the last seconds."""
+        now = time.monotonic()
+        recent = sum(now - then < DEMAND_MEMORY for then in self._demand)
+        return len(self._spares) < max(1, recent)
+
     def _refill(self) -> None:
-        """Have a spare at hand again, once there has been time for what the last one was taken for."""
-        if self._spare is None and time.monotonic() - self._last_use >= REFILL_AFTER:
+        """Have spares at hand again, once there has been time for what the last ones were taken for."""
+        if self._wants_spares() and time.monotonic() - self._last_use >= REFILL_AFTER:
             with contextlib.suppress(OSError):
-                self._spare = self._fork(in_hurry=False)
+                self._spares.append(self._fork(in_hurry=False))
 
     def _reap(self) -> None:
         """Note how children ended; orphans that came to us, as to their subreaper, just go."""
@@ -152,8 +163,7 @@ class ForkServer:
                 return
             if pid == 0:
                 return
-            if self._spare is not None and pid == self._spare.process.pid:
-                self._spare = None
+            self._spares = [spare for spare in self._spares if spare.process.pid != pid]
             launch = self._children.pop(pid, None)
             if launch is not None:
                 self._last_use = time.monotonic()

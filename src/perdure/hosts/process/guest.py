@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from pathlib import Path
 from typing import Final
@@ -51,6 +52,7 @@ async def serve(launch: Launch, handlers: Handlers) -> int:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, asked.set)
     loop.add_signal_handler(signal.SIGCONT, link.look_up)
+    os.register_at_fork(after_in_child=_be_ordinary)
     keeping = loop.create_task(link.keep())
     initialising = loop.create_task(_initialise(link, runtime))
     asking = loop.create_task(asked.wait())
@@ -63,6 +65,16 @@ async def serve(launch: Launch, handlers: Handlers) -> int:
         return await _leave(launch, runtime, keeping)
     log.critical("the session's process ends: its init could not be reported", exc_info=initialising.exception())
     return FAILED
+
+
+def _be_ordinary() -> None:
+    """Make signals to a forked child of this process its own.
+
+    It would ignore SIGTERM otherwise, and, through the shared descriptor that wakes the event loop, end its parent.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 async def _initialise(link: WorkerLink, runtime: SessionRuntime) -> None:

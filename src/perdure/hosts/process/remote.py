@@ -79,7 +79,7 @@ class RemoteGuest(Guest):
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._in_service = False
-        self._over = False
+        self._done = asyncio.Event()
 
     # --- the socket
 
@@ -123,24 +123,23 @@ class RemoteGuest(Guest):
             send_signal(self._process, signal.SIGCONT)
 
     async def until_connected(self, timeout: float) -> bool:
-        """Wait until the guest has dialled; False when it has ended or `timeout` seconds have passed."""
-        if self._watch is None:
-            return False
-        dialled = asyncio.get_running_loop().create_task(_wait(self.connected))
+        """Wait until the guest has dialled; False when it is gone or `timeout` seconds have passed."""
+        outcomes = [asyncio.ensure_future(event.wait()) for event in (self.connected, self._done)]
         try:
-            await asyncio.wait([dialled, self._watch], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(outcomes, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            dialled.cancel()
+            for outcome in outcomes:
+                outcome.cancel()
         return self.connected.is_set()
 
     def enter_service(self) -> bool:
         """Begin to tell the driver of the process's end; False when that end has come already."""
-        self._in_service = not self._over
+        self._in_service = not self._done.is_set()
         return self._in_service
 
     async def _await_end(self, process: ProcessIdentity) -> None:
         await wait_exit(process)
-        if self._over:
+        if self._done.is_set():
             return
         await areach("host.ended.before")
         # What it sent before its end still counts: a turn that it settled is settled.
@@ -163,9 +162,9 @@ class RemoteGuest(Guest):
 
     def _end(self, reason: str | None) -> None:
         """Let go of everything; tell the driver, if there is a reason, that the runtime is gone."""
-        if self._over:
+        if self._done.is_set():
             return
-        self._over = True
+        self._done.set()
         self._unlisten()
         if self._link is not None:
             self._link.close("the worker lets go")
@@ -193,7 +192,7 @@ class RemoteGuest(Guest):
         if self._process is None:
             # The guest dialled before the fork server told us which process it is.
             self._early.append((link, hello))
-        elif self._over:
+        elif self._done.is_set():
             link.close("the worker lets go")
         elif not self._is_ours(link, self._process):
             link.send(encode(Refused("another process has its place")))
@@ -287,7 +286,7 @@ class RemoteGuest(Guest):
     async def stop(self, grace: float) -> None:
         """See `Guest.stop`. Raises `TreeNotStopped` when processes do not even obey SIGKILL."""
         await areach("host.stop.before")
-        self._over_watch()
+        self._end_watch()
         await self.computer.stop(grace)
         await self._finish_answers()
         self._end(None)
@@ -327,16 +326,12 @@ class RemoteGuest(Guest):
 
     async def detach(self) -> None:
         """See `Guest.detach`."""
-        self._over_watch()
+        self._end_watch()
         self._end(None)
 
-    def _over_watch(self) -> None:
+    def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 def _in_words(released: Released) -> str:
