@@ -1,0 +1,46 @@
+# The only commands of this repository. Needs Python 3.11 or newer with its venv module; all else comes from PyPI.
+
+PYTHON ?= python3
+UV := 0.13.9
+BIN := .venv/bin
+READY := .venv/.ready
+WORKERS ?= 2
+
+.PHONY: help setup demo test check bench clean
+
+help:
+	@echo "make demo    walk the tutorial with short timers, and break what it promises to survive"
+	@echo "make test    formatting, types and all tests"
+	@echo "make check   formatting and types only"
+	@echo "make bench   our figures beside those of others, on this machine"
+	@echo "make setup   install into .venv (every command does this by itself)"
+	@echo "make clean   remove .venv and what tools have left"
+
+setup: $(READY)
+
+$(READY): pyproject.toml uv.lock Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Perdure needs Python 3.11 or newer: make PYTHON=python3.12 …" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
+		{ rm -rf .venv; echo "Python has no venv module here: apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV)
+	@VIRTUAL_ENV= $(BIN)/uv sync --frozen --quiet
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/python -m demo
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/pytest -n $(WORKERS)
+
+bench: $(READY)
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	find src tests demo bench -name __pycache__ -type d -prune -exec rm -rf {} +
