@@ -84,6 +84,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (output, runs, streams):
         monkeypatch.setattr(module, "is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
 
 
 # --- every command, in the API's shape ---
@@ -481,6 +483,12 @@ def test_a_watch_on_a_terminal_shows_turns_what_is_written_and_what_happened(cli
     assert "first" in printed
     assert "so far" in printed
     assert printed.rindex("\r\x1b[K") < printed.index("output 3")
+
+
+def test_a_terminal_without_colour_gets_none(cli: Cli, terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[1m" in cli("session", "events", SESSION, answers=answer(EVENT_PAGE))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in cli("session", "events", SESSION, answers=answer(EVENT_PAGE))
 
 
 def test_logs_are_read_to_the_end(cli: Cli) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 _CLEAR_LINE: Final = "\r\x1b[K"
-_DIM: Final = "\x1b[2m{}\x1b[0m"
-_BOLD: Final = "\x1b[1m{}\x1b[0m"
+_BOLD: Final = 1
+_DIM: Final = 2
 
 
 def events(
@@ -142,9 +143,14 @@ def _print_watch_row(item: Document) -> None:
 
 def _print_for_person(event: Document) -> None:
     width = max(shutil.get_terminal_size().columns - 46, 20)
-    head = _DIM.format(f"{event['seq']:>6}  {event['at'][11:19]}")
-    kind = _BOLD.format(f"{cell(event['type']):<24}")
+    head = _styled(_DIM, f"{event['seq']:>6}  {event['at'][11:19]}")
+    kind = _styled(_BOLD, f"{cell(event['type']):<24}")
     print(f"{head}  {kind} {short(views.gist(event), width, one_line)}", flush=True)
+
+
+def _styled(style: int, text: str) -> str:
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return text if plain else f"\x1b[{style}m{text}\x1b[0m"
 
 
 class _Screen:
@@ -166,9 +172,9 @@ class _Screen:
 
     def _snapshot(self, data: Document) -> None:
         session = data["session"]
-        print(f"{_BOLD.format(cell(session['agent']))} {session['id']} {session['status']}")
+        print(f"{_styled(_BOLD, cell(session['agent']))} {session['id']} {session['status']}")
         for turn in data["turns"]:
-            print(_DIM.format(f"{turn['sequence']:>6}  {turn['status']:<12}"), *self._said(turn), sep="  ")
+            print(_styled(_DIM, f"{turn['sequence']:>6}  {turn['status']:<12}"), *self._said(turn), sep="  ")
         for content in data["live"].values():
             self._being_written({"content": content})
 
@@ -181,7 +187,7 @@ class _Screen:
         text = one_line(views.content_text(data["content"]) or "")
         if text:
             width = shutil.get_terminal_size().columns - 4
-            sys.stdout.write(f"{_CLEAR_LINE}  {_DIM.format(text[-width:])}")
+            sys.stdout.write(f"{_CLEAR_LINE}  {_styled(_DIM, text[-width:])}")
             self._live = True
 
     def _ignore(self, data: Document) -> None:

@@ -38,7 +38,9 @@ def session_row(session: Document) -> tuple[Any, ...]:
 
 
 def _state(session: Document) -> str:
-    """Say in a word what a session does now."""
+    """Say in a word what a session does now; nothing for one that has ended."""
+    if session["status"] in ("closed", "cancelled"):
+        return ""
     if session["holds"]:
         return "held"
     if session["active_turn_id"]:

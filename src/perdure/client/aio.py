@@ -18,7 +18,7 @@ from perdure.api.runs import LogPage, RunPage
 from perdure.api.sessions import ControlReceipt, MessageReceipt, Receipt, SendReceipt, Session, SessionPage
 from perdure.api.turns import Turn, TurnPage, WaitResult
 from perdure.client import operations
-from perdure.client.call import Call, Settings, settings_from
+from perdure.client.call import LIMITS, Call, Settings, settings_from
 from perdure.client.content import Input, chosen_input, needed_input
 from perdure.client.retry import Attempts, Retry
 from perdure.client.source import archive_of
@@ -34,7 +34,9 @@ class AsyncLink:
 
     def __init__(self, settings: Settings, transport: httpx2.AsyncBaseTransport | None) -> None:
         self.settings = settings
-        self.http: httpx2.AsyncClient = httpx2.AsyncClient(transport=transport, trust_env=settings.trusts_environment)
+        self.http: httpx2.AsyncClient = httpx2.AsyncClient(
+            transport=transport, limits=LIMITS, trust_env=settings.trusts_environment
+        )
 
     async def send(self, call: Call[T], retry: Retry | None = None, until: float | None = None) -> T:
         """Make a request, again if it fails for a passing reason, and return its answer."""

@@ -19,6 +19,8 @@ T = TypeVar("T")
 DEFAULT_URL: Final = "http://127.0.0.1:7373"
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 30.0
+# A watch and a wait keep a connection each, and a program may have thousands of them: the server is who says stop.
+LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=30.0)
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
