@@ -215,7 +215,9 @@ def test_the_environment_names_the_server_and_the_key(make: Make, monkeypatch: p
     assert script.requests[1].headers["authorization"] == "Bearer given"
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:7373", "ftp://x", "http://", "http://x?y=1", "/path", "http://x:port", "http://x:99999"])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:7373", "ftp://x", "http://", "http://x?y=1", "/path", "http://x:port", "http://x:99999"]
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(errors.BadRequest, match="write http://HOST:PORT"):
         sync.Client(url)
