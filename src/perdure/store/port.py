@@ -75,6 +75,8 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
+    """Which sessions are meant: of one environment, and of those only what the other fields say."""
+
     environment: str
     agent: str | None = None
     key: str | None = None

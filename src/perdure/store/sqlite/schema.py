@@ -8,6 +8,7 @@ from typing import Final
 
 from perdure.errors import StoreCorrupt, StoreError, StoreTooNew
 from perdure.store.sqlite.database import Database, one, open_reader
+from perdure.store.sqlite.statements import sql
 
 FOLDER: Final = Path(__file__).parent / "migrations"
 _NUMBERED: Final = re.compile(r"(\d{4})_\w+\.sql")
@@ -28,12 +29,12 @@ def newest() -> int:
 
 def version_of(database: Database) -> int:
     """Return the schema version of a database, 0 for an empty one. Raises `StoreError` for a database of others."""
-    names = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()}
+    names = {name for (name,) in database.execute(sql("tables")).fetchall()}
     if not names:
         return 0
     if "schema_version" not in names:
         raise StoreError("The file is a SQLite database, but not one of Perdure's. It was left unchanged.")
-    (version,) = one(database, "SELECT version FROM schema_version")
+    (version,) = one(database, sql("schema_version"))
     return int(version)
 
 
@@ -67,9 +68,9 @@ def migrate(database: Database, steps: list[tuple[int, str]] | None = None) -> N
 
 def _step(database: Database, version: int, script: str) -> None:
     try:
-        database.execute(
-            f"BEGIN IMMEDIATE;\n{script}\nUPDATE schema_version SET version = {version};\nCOMMIT;"
-        ).fetchall()
+        database.execute(f"BEGIN IMMEDIATE;\n{script}").fetchall()
+        database.execute(sql("set_schema_version"), (version,))
+        database.execute("COMMIT")
     except BaseException:
         if database.in_transaction:
             database.execute("ROLLBACK")
