@@ -254,6 +254,20 @@ def test_with_api_keys_only_they_let_in(tmp_path: Path, capsys: pytest.CaptureFi
         assert "(authentication_required)" in cli.fails("agent", "list")
 
 
+def test_in_a_projects_folder_its_own_name_is_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = write_project(tmp_path / "shop")
+    (project / "perdure.toml").write_text('project = "shop"\n')
+    with running(project) as dev:
+        cli = Cli(dev.url, capsys)
+        assert "(environment_not_found)" in cli.fails("agent", "list")
+        assert cli.lines("agent", "list", "-p", "shop")[0]["id"] == "echo"
+        monkeypatch.chdir(project)
+        assert cli.lines("agent", "list")[0]["id"] == "echo"
+        assert cli.json("deploy")["project"] == "shop"
+
+
 def test_dev_ends_cleanly_when_it_is_interrupted(tmp_path: Path) -> None:
     dev = Dev(write_project(tmp_path / "project"))
     assert dev.stop() == 0

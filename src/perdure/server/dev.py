@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from perdure.authoring.config import read_config
 from perdure.deploy.archive import SourceArchive, pack
 from perdure.deploy.watch import watch_source
 from perdure.engine.service import Scope
@@ -64,7 +65,7 @@ def _loop_runner() -> asyncio.Runner:
 
 
 async def _dev(path: Path, data: Path, host: str, port: int, reload: bool, say: Say) -> None:
-    scope = Scope(PROJECT, ENVIRONMENT, Issuer("user", "local"))
+    scope = Scope(_project_name(path), ENVIRONMENT, Issuer("user", "local"))
     archive = await asyncio.to_thread(pack, path)
     listener = Listener(host, port)
     try:
@@ -83,6 +84,11 @@ async def _dev(path: Path, data: Path, host: str, port: int, reload: bool, say: 
                 say("stopping", "Stopping: letting running turns finish")
     finally:
         listener.close()
+
+
+def _project_name(path: Path) -> str:
+    """Return what commands that are given no project mean in this folder."""
+    return (read_config(path).project if path.is_dir() else None) or PROJECT
 
 
 def _ensure_keys(data: Path, host: str, say: Say) -> None:
