@@ -51,6 +51,7 @@ def _typed_turn(client: perdure.AsyncClient, session: str) -> load.Turn:
 
     async def turn(conversation: str, index: int) -> None:
         receipt = await handle.enqueue(text=load.INPUT)
+        assert receipt.turn_id is not None
         await handle.turn(receipt.turn_id).wait()
 
     return turn
