@@ -16,7 +16,7 @@ from perdure.errors import NotSupported, PerdureError, ProcessStartFailed, Stale
 from perdure.hosts.protocol import Answered, Begin, Deliver, Guest, Request, RunSpec, Stop
 from perdure.records import instants
 from perdure.records.ids import new_id
-from perdure.records.sessions import Ask, QueuedTurn, SessionHead
+from perdure.records.sessions import Ask, QueuedTurn, RunState, SessionHead
 from perdure.rules import commands as c
 from perdure.rules.dispatch import WAIT, is_idle, next_action
 from perdure.store.port import Committed
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.engine")
 
 STOP_GRACE: Final = 10.0
+_BEGINNINGS: Final = frozenset({"start_run", "start_guest", "start_turn", "resume_computer", "hibernate"})
 _RETRY_FIRST: Final = 0.05
 _RETRY_LONGEST: Final = 5.0
 
@@ -141,11 +142,14 @@ class SessionDriver:
             self._engine.rest(self)
 
     def _wanted(self) -> str:
+        action: str
         head, run = self.head, self.head.run
         if run is not None and (self._loss is not None or self._is_foreign(head)):
             return "settle_loss" if self._loss is not None else "recover"
         action = next_action(head, self._engine.clock())
-        if self._engine.draining and action in ("start_run", "start_turn", "resume_computer", "hibernate"):
+        if action == WAIT and run is not None and run.phase == "starting" and self._guest is None:
+            action = "start_guest"
+        if self._engine.draining and action in _BEGINNINGS:
             return WAIT
         if action == WAIT and run is not None and run.phase == "ready" and is_idle(head) and self._is_outdated():
             return "retire"
@@ -206,8 +210,6 @@ class SessionDriver:
                 limits=agent.limits,
             )
         )
-        if self.head.run is not None and self.head.run.phase == "starting":
-            await self._start_guest()
 
     async def _start_guest(self) -> None:
         head = self.head
@@ -217,10 +219,12 @@ class SessionDriver:
             await areach("engine.spawn.before")
             guest = await self._engine.host(head.host).start(spec, RunDriver(self, head.run.id, head.fence))
             await areach("engine.spawn.after")
-        except PerdureError as error:
-            if isinstance(error, StoreError):
-                raise
-            self._loss = (head.run.id, f"the process could not be started: {error}")
+        except StoreError:
+            raise
+        except Exception as error:
+            if not isinstance(error, PerdureError):
+                self._report("start_guest", error)
+            self._loss = (head.run.id, f"the process could not be started: {str(error) or type(error).__name__}")
             return
         if self._loss is None:
             self._welcome(guest)
@@ -245,13 +249,15 @@ class SessionDriver:
         """Take over a run of a worker that is gone: adopt its runtime if that lives, else settle its loss."""
         head = self.head
         assert head.run is not None
-        guest = await self._adopt(head) if head.host == "process" and head.run.phase != "stopping" else None
-        if guest is None:
+        guest = await self._adopt(head) if head.host == "process" else None
+        if guest is not None:
+            self._guest = guest
+            await areach("engine.recover.found")
+            await self._brief(guest)
+        elif head.run.phase == "stopping":
+            await self._note_stopped(head.run)
+        else:
             self._loss = self._loss or (head.run.id, "its worker was lost")
-            return
-        self._guest = guest
-        await areach("engine.recover.found")
-        await self._brief(guest)
 
     async def _adopt(self, head: SessionHead) -> Guest | None:
         assert head.run is not None
@@ -293,7 +299,12 @@ class SessionDriver:
             await self._guest.stop(0 if reason == "did_not_let_go" else STOP_GRACE)
             self._guest = None
         await areach("engine.stop.ended")
-        await self._apply(c.RunStopped(session_id=head.id, run_id=head.run.id, reason=reason))
+        await self._note_stopped(head.run, reason)
+
+    async def _note_stopped(self, run: RunState, reason: str | None = None) -> None:
+        command = c.RunStopped(session_id=self.head.id, run_id=run.id, reason=reason or run.reason or "stopped")
+        await self._apply(command)
+        self._loss = None
 
     async def _retire(self) -> None:
         """End an idle run whose code is not current any more; the next turn starts on the new code."""

@@ -1,0 +1,45 @@
+"""Servers for the tests: one of its own for who ends or edits it, one that a module's tests share for all others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from dev_parts import PROJECT, Dev, prepared, running
+
+from perdure.client.aio import AsyncClient
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[Dev]:
+    """A server of the test's own on the stage project."""
+    with running(PROJECT, tmp_path / "server", "--no-reload") as dev:
+        yield dev
+
+
+@pytest.fixture
+def unstarted(tmp_path: Path) -> Iterator[Dev]:
+    """The same, for the test to start."""
+    with prepared(PROJECT, tmp_path / "server", "--no-reload") as dev:
+        yield dev
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """A server on the stage project that the tests of a module share; they do not end it."""
+    with running(PROJECT, tmp_path_factory.mktemp("shared"), "--no-reload") as dev:
+        yield dev
+
+
+@pytest.fixture
+async def client(shared: Dev) -> AsyncIterator[AsyncClient]:
+    """A client of the shared server."""
+    async with shared.client() as client:
+        yield client
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A file that does not exist yet, for which handlers wait."""
+    return tmp_path / "gate"
