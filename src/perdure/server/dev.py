@@ -24,6 +24,7 @@ from perdure.server.auth import is_loopback
 from perdure.server.keys import create_key, list_keys, load_policy
 from perdure.server.node import Node, open_node
 from perdure.server.serve import Listener
+from perdure.store.port import Deployment
 
 PROJECT: Final = "demo"
 ENVIRONMENT: Final = "development"
@@ -107,14 +108,25 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 async def _deploy_first(node: Node, scope: Scope, archive: SourceArchive, say: Say) -> None:
+    """Deploy the source; what is current already is not built again, so that a server is back at once."""
     try:
-        deployment = await node.service.deploy(scope, archive.data)
+        deployment = await _unchanged(node, scope, archive.digest) or await node.service.deploy(scope, archive.data)
     except PerdureError as error:
         if await node.store.environment(scope.id) is None:
             raise
         say("broken", f"{error}\nGoing on with the code that worked before", error=error.message)
         return
     say("deployed", f"Agents: {', '.join(agent.id for agent in deployment.agents)}", deployment_id=deployment.id)
+
+
+async def _unchanged(node: Node, scope: Scope, digest: str) -> Deployment | None:
+    """Return the current deployment if it was made of this very source and is still on the disk."""
+    environment = await node.store.environment(scope.id)
+    current = environment and environment.current_deployment
+    deployment = await node.store.deployment(current) if current else None
+    if deployment is None or deployment.digest != digest:
+        return None
+    return deployment if await asyncio.to_thread(Path(deployment.source).is_dir) else None
 
 
 async def _follow(node: Node, scope: Scope, path: Path, digest: str, say: Say) -> None:
