@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-import msgspec
-
-from perdure.records.sessions import SessionHead, TurnStatus
+from perdure.records.sessions import TurnStatus
+from perdure.store.codec import is_canonical
 
 SHIFT: Final = 32
 LARGEST_NUMBER: Final = (1 << SHIFT) - 1
@@ -47,9 +45,6 @@ TURN_STATUSES: Final[tuple[TurnStatus, ...]] = ("queued", "running", "completed"
 
 TYPE_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerate(EVENT_TYPES)}
 STATUS_NUMBERS: Final[dict[str, int]] = {name: number for number, name in enumerate(TURN_STATUSES)}
-_CANONICAL: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_HEAD_ENCODER: Final = msgspec.json.Encoder()
-_HEAD_DECODER: Final = msgspec.json.Decoder(SessionHead)
 
 
 def position(sid: int, number: int) -> int:
@@ -62,9 +57,14 @@ def number_of(pos: int) -> int:
     return pos & LARGEST_NUMBER
 
 
+def sid_at(pos: int) -> int:
+    """Return the session's number from a position."""
+    return pos >> SHIFT
+
+
 def pack_id(text: str) -> bytes | str:
     """Return the 16 bytes of a canonical UUID; other text stays text, so that every id finds exactly itself."""
-    return bytes.fromhex(text.replace("-", "")) if _CANONICAL.fullmatch(text) else text
+    return bytes.fromhex(text.replace("-", "")) if is_canonical(text) else text
 
 
 def unpack_id(value: bytes | str) -> str:
@@ -83,13 +83,3 @@ def unpack_known(value: bytes | str | None) -> str | None:
 def unpack_type(value: int | str) -> str:
     """Return the name of a stored event type: by its number, or by name for a type without one."""
     return value if isinstance(value, str) else EVENT_TYPES[value]
-
-
-def pack_head(head: SessionHead) -> bytes:
-    """Return a head's stored body."""
-    return _HEAD_ENCODER.encode(head)
-
-
-def unpack_head(body: bytes) -> SessionHead:
-    """Return a stored head."""
-    return _HEAD_DECODER.decode(body)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from perdure.records.sessions import Ask, Hold, Message, QueuedTurn, Turn
-from perdure.store.sqlite.codec import LARGEST_NUMBER, pack_id, position, unpack_known
+from perdure.store.sqlite.codec import LARGEST_NUMBER, number_of, pack_id, position, sid_at, unpack_known
 from perdure.store.sqlite.database import Database, Row, one
 from perdure.store.sqlite.records import to_ask, to_hold, to_message, to_queued, to_turn
 from perdure.store.sqlite.statements import sql
@@ -27,9 +27,9 @@ def turn_row(database: Database, sid: int, number: int) -> Row | None:
 def turn_by_id(database: Database, session_id: str, sid: int, turn_id: str) -> Turn | None:
     """Return one turn of a session by its id."""
     found = one(database, sql("turn_position"), (pack_id(turn_id),))
-    if found is None or found[0] >> 32 != sid:
+    if found is None or sid_at(found[0]) != sid:
         return None
-    return _turn(database, session_id, sid, found[0] & LARGEST_NUMBER)
+    return _turn(database, session_id, sid, number_of(found[0]))
 
 
 def _turn(database: Database, session_id: str, sid: int, number: int) -> Turn | None:
@@ -69,7 +69,7 @@ def _output_seq(database: Database, _: str, sid: int, key: tuple[int, int, int])
     turn, op, started_seq = key
     bounds = (position(sid, started_seq), position(sid, LARGEST_NUMBER))
     row = one(database, sql("output_position"), (*bounds, turn, op))
-    return None if row is None else row[0] & LARGEST_NUMBER
+    return None if row is None else number_of(row[0])
 
 
 _LOOK_UPS: Final[dict[str, Callable[[Database, str, int, Any], Any]]] = {

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-import msgspec
-
-from perdure.errors import CursorExpired, IdempotencyConflict, InvalidCursor, SessionNotFound
+from perdure.errors import SessionNotFound
 from perdure.records.canonical import digest
-from perdure.records.definitions import AgentDefinition
 from perdure.records.sessions import Ask, LoggedEvent, Message, Run, SessionHead, Turn
 from perdure.rules.commands import Idempotency
 from perdure.rules.dispatch import needs_owner
+from perdure.store import records
+from perdure.store.codec import unpack_head
 from perdure.store.port import Deployment, Environment, EventPage, LiveSlot, SessionFilter, Snapshot
+from perdure.store.records import check_cursor, check_receipt
 from perdure.store.sqlite import lookups
 from perdure.store.sqlite.codec import (
     ABOVE_ALL_IDS,
     LARGEST_NUMBER,
     pack_id,
     position,
-    unpack_head,
+    sid_at,
     unpack_id,
     unpack_known,
 )
@@ -31,13 +31,18 @@ from perdure.store.sqlite.records import to_ask, to_event, to_run, to_turn
 from perdure.store.sqlite.statements import sql
 
 _ALL: Final = ("open", "closing", "closed", "cancelled")
-_AGENTS: Final = msgspec.json.Decoder(tuple[AgentDefinition, ...])
 
 
 def session(database: Database, session_id: str) -> tuple[int, SessionHead] | None:
     """Return a session's number and head."""
     row = one(database, sql("load_head"), (pack_id(session_id),))
     return None if row is None else (row[0], unpack_head(row[1]))
+
+
+def sid_of(database: Database, session_id: str) -> int | None:
+    """Return a session's number."""
+    row = one(database, sql("sid"), (pack_id(session_id),))
+    return None if row is None else row[0]
 
 
 def head(database: Database, session_id: str) -> SessionHead | None:
@@ -49,11 +54,7 @@ def head(database: Database, session_id: str) -> SessionHead | None:
 def receipt(database: Database, identity: Idempotency) -> bytes | None:
     """Return the receipt that an idempotency key stands for."""
     row = one(database, sql("find_receipt"), (digest(identity.scope),))
-    if row is None:
-        return None
-    if row[0] != digest(identity.request):
-        raise IdempotencyConflict(identity.key)
-    return bytes(row[1])
+    return check_receipt(row, identity)
 
 
 def sessions(database: Database, which: SessionFilter, before: str | None, limit: int) -> list[SessionHead]:
@@ -119,21 +120,10 @@ def events(database: Database, session_id: str, after: int, limit: int, max_byte
     if found is None:
         raise SessionNotFound(session_id)
     sid, known = found
-    _check_cursor(known, after)
+    check_cursor(known, after)
     page = _read_page(database, session_id, sid, after, limit, max_bytes) if limit > 0 else []
     last = page[-1].seq if page else after
     return EventPage(page, last, last < known.last_seq, known.retained_after)
-
-
-def _check_cursor(known: SessionHead, after: int) -> None:
-    if after < 0 or after > known.last_seq:
-        raise InvalidCursor(
-            f"There is no event {after} in session {known.id}; its newest is {known.last_seq}. Read from 0 or from the "
-            "last number that you saw.",
-            {"last_event_seq": known.last_seq},
-        )
-    if after < known.retained_after:
-        raise CursorExpired(known.retained_after)
 
 
 def _read_page(
@@ -158,29 +148,29 @@ def _turns(database: Database, session_id: str, sid: int, after: int, limit: int
 
 def turns(database: Database, session_id: str, after: int, limit: int) -> list[Turn]:
     """Return turns in order of number."""
-    found = session(database, session_id)
-    return _turns(database, session_id, found[0], after, limit) if found else []
+    sid = sid_of(database, session_id)
+    return [] if sid is None else _turns(database, session_id, sid, after, limit)
 
 
 def turn(database: Database, session_id: str, turn_id: str) -> Turn | None:
     """Return one turn by its id."""
-    found = session(database, session_id)
-    return lookups.turn_by_id(database, session_id, found[0], turn_id) if found else None
+    sid = sid_of(database, session_id)
+    return None if sid is None else lookups.turn_by_id(database, session_id, sid, turn_id)
 
 
 def turn_by_number(database: Database, session_id: str, number: int) -> Turn | None:
     """Return one turn by its number."""
-    found = session(database, session_id)
-    row = lookups.turn_row(database, found[0], number) if found else None
+    sid = sid_of(database, session_id)
+    row = None if sid is None else lookups.turn_row(database, sid, number)
     return None if row is None else to_turn(session_id, row)
 
 
 def asks(database: Database, session_id: str, status: str | None, after: str, limit: int) -> list[Ask]:
     """Return questions in order of id."""
-    found = session(database, session_id)
-    if found is None:
+    sid = sid_of(database, session_id)
+    if sid is None:
         return []
-    values: tuple[object, ...] = (found[0], pack_id(after), limit)
+    values: tuple[object, ...] = (sid, pack_id(after), limit)
     if status is None:
         return [to_ask(row) for row in database.execute(sql("asks"), values)]
     return [to_ask(row) for row in database.execute(sql("asks_by_status"), (*values, status))]
@@ -188,30 +178,30 @@ def asks(database: Database, session_id: str, status: str | None, after: str, li
 
 def ask(database: Database, session_id: str, ask_id: str) -> Ask | None:
     """Return one question."""
-    found = session(database, session_id)
-    return lookups.ask(database, session_id, found[0], ask_id) if found else None
+    sid = sid_of(database, session_id)
+    return None if sid is None else lookups.ask(database, session_id, sid, ask_id)
 
 
 def message(database: Database, session_id: str, message_id: str) -> Message | None:
     """Return one steering message."""
-    found = session(database, session_id)
-    return lookups.message(database, session_id, found[0], message_id) if found else None
+    sid = sid_of(database, session_id)
+    return None if sid is None else lookups.message(database, session_id, sid, message_id)
 
 
 def runs(database: Database, session_id: str, after: int, limit: int) -> list[Run]:
     """Return runs in order of number."""
-    found = session(database, session_id)
-    if found is None:
+    sid = sid_of(database, session_id)
+    if sid is None:
         return []
-    bounds = (position(found[0], after), position(found[0], LARGEST_NUMBER), limit)
+    bounds = (position(sid, after), position(sid, LARGEST_NUMBER), limit)
     return [to_run(session_id, row) for row in database.execute(sql("runs"), bounds)]
 
 
 def run(database: Database, session_id: str, run_id: str) -> Run | None:
     """Return one run by its id."""
-    found = session(database, session_id)
-    row = one(database, sql("run"), (pack_id(run_id),)) if found else None
-    if found is None or row is None or row[0] >> 32 != found[0]:
+    sid = sid_of(database, session_id)
+    row = one(database, sql("run"), (pack_id(run_id),))
+    if row is None or sid_at(row[0]) != sid:
         return None
     return to_run(session_id, row)
 
@@ -234,8 +224,7 @@ def environments(database: Database) -> list[Environment]:
 
 def to_deployment(row: Row) -> Deployment:
     """Return a deployment from its row."""
-    found, where, digest, created_at, source, agents, live = row
-    return Deployment(unpack_id(found), where, digest, created_at, source, _AGENTS.decode(agents), bool(live))
+    return records.to_deployment(unpack_id(row[0]), *row[1:])
 
 
 def deployment(database: Database, deployment_id: str) -> Deployment | None:

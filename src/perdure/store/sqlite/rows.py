@@ -8,8 +8,8 @@ from typing import Any, Final
 from perdure.records.sessions import SessionHead
 from perdure.rules import decision as rule
 from perdure.rules.decision import Decision
-from perdure.rules.dispatch import is_runnable, wake_at
-from perdure.store.sqlite.codec import SHIFT, STATUS_NUMBERS, TYPE_NUMBERS, pack_head, pack_id, position
+from perdure.store.codec import pack_head
+from perdure.store.sqlite.codec import SHIFT, STATUS_NUMBERS, TYPE_NUMBERS, pack_id, position
 from perdure.store.sqlite.database import Database, Row
 from perdure.store.sqlite.statements import sql
 
@@ -24,6 +24,8 @@ _INSERT_TURN: Final = sql("insert_turn")
 _START_TURN: Final = sql("start_turn")
 _END_TURN: Final = sql("end_turn")
 _INSERT_RECEIPT: Final = sql("insert_receipt")
+_PUT_LIVE: Final = sql("put_live")
+_CLEAR_LIVE: Final = sql("clear_live")
 
 
 class Rows:
@@ -65,6 +67,19 @@ class Rows:
         elif before != after:
             self.columns[sid] = (sid, *after)
 
+    def remember(self, scope: bytes, asked: bytes, receipt: bytes) -> None:
+        """Take over a receipt."""
+        self.receipts.append((scope, asked, receipt))
+
+    def put_live(self, sid: int, change: rule.PutLive, now: int) -> None:
+        """Take over a live slot."""
+        self.others.append((_PUT_LIVE, (sid, change.slot, change.turn, now, change.content_json)))
+        self.size += len(change.content_json)
+
+    def clear_live(self, sid: int) -> None:
+        """Take over that a session's live slots go."""
+        self.others.append((_CLEAR_LIVE, (sid,)))
+
     def write(self, database: Database) -> None:
         """Write all rows, and forget them."""
         if self.heads:
@@ -89,15 +104,6 @@ class Rows:
         if self.columns:
             database.executemany(_UPDATE_SESSION, self.columns.values())
         database.executemany(_PUT_HEAD, [(sid, pack_head(head)) for sid, head in self.heads.items()])
-
-
-def columns(head: SessionHead) -> Row:
-    """Return the indexed columns of a session that change: status, wake time, whether it may need an owner.
-
-    "May": a session with an idle run needs none, but is marked nevertheless, since the mark would otherwise change with
-    every turn; readers look at the head.
-    """
-    return (head.status, wake_at(head), int(head.run is not None or is_runnable(head)))
 
 
 def _insert_turn(rows: Rows, sid: int, change: rule.InsertTurn) -> None:

@@ -12,9 +12,9 @@ from perdure.errors import DeploymentNotFound, PerdureError
 from perdure.records import instants
 from perdure.records.sessions import Ask, Message, Run, SessionHead, Turn
 from perdure.rules.commands import Command, Idempotency
+from perdure.store.listeners import Listeners
 from perdure.store.port import (
     Applied,
-    Committed,
     Deployment,
     Environment,
     EventPage,
@@ -45,7 +45,7 @@ class SqliteStore(Store):
         self._folder = DataFolder(Path(folder))
         self._address = address
         self._clock = clock
-        self._listeners: list[Listener] = []
+        self._listeners = Listeners()
         self._writer: Writer | None = None
         self._readers: Readers | None = None
 
@@ -59,7 +59,7 @@ class SqliteStore(Store):
         except BaseException:
             self._folder.unlock()
             raise
-        self._writer = Writer(database, self._folder.database, self._tell, self._clock)
+        self._writer = Writer(database, self._folder.database, self._listeners.tell, self._clock)
 
     def tell_address(self, address: str) -> None:
         """Write into the lock where this process can be reached."""
@@ -91,16 +91,7 @@ class SqliteStore(Store):
         return await self._write.apply(command)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
-    def _tell(self, committed: Committed) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(committed)
-            except Exception as error:
-                told = {"message": f"a store listener failed: {listener!r}", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(told)
+        return self._listeners.add(listener)
 
     # --- sessions
 

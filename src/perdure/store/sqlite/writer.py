@@ -15,15 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from perdure.crashpoints import CrashPointReached, reach
-from perdure.errors import PerdureError, StoreError, Unavailable
+from perdure.crashpoints import reach
+from perdure.errors import PerdureError, Unavailable
 from perdure.rules.commands import Command
+from perdure.store.batch import Entry, MustRead, Outcome, Thing
 from perdure.store.port import Applied, Committed
-from perdure.store.sqlite.batch import Batch, Entry, MustRead, Outcome, Request, Thing
+from perdure.store.sqlite.batch import Batch
 from perdure.store.sqlite.checkpoints import Checkpoints
 from perdure.store.sqlite.database import PATIENCE_MS, Database, one
 from perdure.store.sqlite.failures import translate
 from perdure.store.sqlite.statements import sql
+from perdure.store.waiting import Errors, Waiting, committed, publish
+from perdure.store.waiting import answer as answer_with
 
 T = TypeVar("T")
 
@@ -31,17 +34,6 @@ LARGEST_BATCH: Final = 256
 LARGEST_BYTES: Final = 1024 * 1024
 SMALLEST_SPLIT: Final = 8
 HEADS: Final = 1_024
-
-
-class Waiting(Request):
-    """A command whose caller waits for the answer."""
-
-    __slots__ = ("answer", "outcome")
-
-    def __init__(self, command: Command, answer: asyncio.Future[Applied]) -> None:
-        super().__init__(command)
-        self.answer = answer
-        self.outcome: Outcome | None = None
 
 
 Missing = list[tuple[Waiting, list[Thing]]]
@@ -184,15 +176,11 @@ class Writer:
             request.found.clear()
             taken.remove(request)
 
-    def _publish(self, batch: Batch, taken: list[Waiting], errors: dict[int, StoreError]) -> None:
+    def _publish(self, batch: Batch, taken: list[Waiting], errors: Errors) -> None:
         self._next_sid = batch.next_sid
         self._keep(batch)
         self._next(len(taken))
-        for index, request in enumerate(taken):
-            self._announce(request, index, errors)
-        for index, request in enumerate(taken):
-            assert request.outcome is not None
-            _answer(request.answer, errors.get(index) or request.outcome.answer)
+        publish(taken, errors, self._tell)
 
     def _keep(self, batch: Batch) -> None:
         """Keep the heads of the batch, and drop those that were committed to longest ago."""
@@ -203,23 +191,16 @@ class Writer:
         while len(known) > HEADS:
             del known[next(iter(known))]
 
-    def _announce(self, request: Waiting, index: int, errors: dict[int, StoreError]) -> None:
-        assert request.outcome is not None
-        _reach(errors, index, "store.publish.before", request)
-        if request.outcome.committed is not None:
-            self._tell(request.outcome.committed)
-        _reach(errors, index, "store.publish.after", request)
-
     def _fail(self, taken: list[Waiting], failure: PerdureError) -> None:
         for request in taken:
             self._known.pop(request.command.session_id, None)
         self._next(0)
         for request in taken:
-            _answer(request.answer, failure)
+            answer_with(request.answer, failure)
 
     def _done(self, answer: asyncio.Future[Any], result: object) -> None:
         self._next(0)
-        _answer(answer, result)
+        answer_with(answer, result)
 
     def _next(self, flushed: int) -> None:
         self._busy = False
@@ -258,7 +239,7 @@ class Writer:
         except Exception as error:
             self._in_thread_fail(taken, error)
         else:
-            errors = _reach_all(taken)
+            errors = committed(taken)
             self._loop.call_soon_threadsafe(self._publish, batch, taken, errors)
 
     def _in_thread_fail(self, taken: list[Waiting], error: Exception) -> None:
@@ -320,26 +301,3 @@ class Writer:
     def _in_thread_checkpoint(self) -> None:
         self._checkpoints.finish(self._database)
         self._loop.call_soon_threadsafe(self._next, 0)
-
-
-def _reach_all(taken: list[Waiting]) -> dict[int, StoreError]:
-    errors: dict[int, StoreError] = {}
-    for index, request in enumerate(taken):
-        _reach(errors, index, "store.commit.after", request)
-    return errors
-
-
-def _reach(errors: dict[int, StoreError], index: int, point: str, request: Waiting) -> None:
-    try:
-        reach(point, request.label)
-    except CrashPointReached as error:
-        errors[index] = StoreError(f"{error}. The command was committed; read the state before you send it again.")
-
-
-def _answer(answer: asyncio.Future[Any], result: object) -> None:
-    if answer.done():  # its caller was cancelled
-        return
-    if isinstance(result, PerdureError):
-        answer.set_exception(result)
-    else:
-        answer.set_result(result)

@@ -4,6 +4,10 @@ SELECT s.sid, h.body, EXISTS (SELECT 1 FROM live l WHERE l.sid = s.sid)
 FROM sessions s JOIN heads h ON h.sid = s.sid
 WHERE s.id = ?1;
 
+-- name: sid
+-- A session's number.
+SELECT sid FROM sessions WHERE id = ?1;
+
 -- name: last_sid
 -- The newest session's number.
 SELECT max(sid) FROM sessions;
