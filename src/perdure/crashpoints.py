@@ -199,6 +199,11 @@ def arm(spec: str | None) -> None:
     _armed = _armed_by(spec) if spec else None
 
 
+def check(spec: str) -> None:
+    """Raise ValueError unless `spec` names a point and an action."""
+    _parse(spec)
+
+
 def _armed_by(spec: str) -> _Armed | _File:
     return _File(spec[1:]) if spec.startswith("@") else _parse(spec)
 

@@ -14,7 +14,6 @@ from perdure.crashpoints import areach, reach
 from perdure.engine.translate import to_command
 from perdure.errors import NotSupported, PerdureError, ProcessStartFailed, StaleFence, StoreError
 from perdure.hosts.protocol import Answered, Begin, Deliver, Guest, Request, RunSpec, Stop
-from perdure.records import instants
 from perdure.records.ids import new_id
 from perdure.records.sessions import Ask, QueuedTurn, RunState, SessionHead
 from perdure.rules import commands as c
@@ -290,7 +289,7 @@ class SessionDriver:
     async def _stop_run(self) -> None:
         head = self.head
         assert head.run is not None
-        reason = head.run.reason if head.run.phase == "stopping" and head.run.reason else _stop_reason(head)
+        reason = head.run.reason if head.run.phase == "stopping" and head.run.reason else self._stop_reason()
         if head.run.phase != "stopping":
             command = c.StopRun(session_id=head.id, fence=head.fence, run_id=head.run.id, reason=reason)
             await self._apply(command)
@@ -305,6 +304,14 @@ class SessionDriver:
         command = c.RunStopped(session_id=self.head.id, run_id=run.id, reason=reason or run.reason or "stopped")
         await self._apply(command)
         self._loss = None
+
+    def _stop_reason(self) -> str:
+        head = self.head
+        if head.is_terminal:
+            return f"session_{head.status}"
+        if head.winding is not None and self._engine.clock() >= head.winding.until:
+            return "did_not_let_go"
+        return "stopped"
 
     async def _retire(self) -> None:
         """End an idle run whose code is not current any more; the next turn starts on the new code."""
@@ -369,14 +376,6 @@ class SessionDriver:
     def has_guest(self) -> bool:
         """Whether a runtime is at hand."""
         return self._guest is not None
-
-
-def _stop_reason(head: SessionHead) -> str:
-    if head.is_terminal:
-        return f"session_{head.status}"
-    if head.winding is not None and instants.now() >= head.winding.until:
-        return "did_not_let_go"
-    return "stopped"
 
 
 def spec_of(head: SessionHead, *, agent: Any, source: str, log_path: str, computer_path: str | None) -> RunSpec:

@@ -204,7 +204,8 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
 
     def look_again(self) -> None:
-        """Let all drivers look again, after something outside their heads has changed (a promotion)."""
+        """Let timers and drivers look again, after something other than a head has changed: a promotion, the clock."""
+        self.timers.look_again()
         for driver in list(self._drivers.values()):
             driver.poke()
 
