@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 from typing import Final, NoReturn
 
@@ -39,8 +40,13 @@ def build_app(
     waits, so that a server can stop; see `perdure.server.serve`.
     """
     identity = Identity(version("perdure"), mode)
-    described = msgspec.json.encode(openapi_document(OPERATIONS, identity.version))
-    context = Context(service, identity, described, Stopping(), heartbeat)
+
+    @cache
+    def description() -> bytes:
+        # Made when it is first asked for: it takes longer than all the rest of a server's start.
+        return msgspec.json.encode(openapi_document(OPERATIONS, identity.version))
+
+    context = Context(service, identity, description, Stopping(), heartbeat)
     app = Starlette(routes=_routes(context), middleware=[Middleware(Edge, auth=auth)])
     app.router.redirect_slashes = False
     app.router.default = _no_route

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -22,10 +23,10 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The service that answers, and what operations need besides. `description` is the OpenAPI document's JSON."""
+    """The service that answers, and what operations need besides. `description` makes the OpenAPI document's JSON."""
 
     service: Service
     identity: Identity
-    description: bytes
+    description: Callable[[], bytes]
     stopping: Stopping
     heartbeat: float = HEARTBEAT_SECONDS

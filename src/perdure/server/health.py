@@ -32,7 +32,7 @@ async def server(call: Call) -> Reply:
 
 async def description(call: Call) -> Reply:
     """Return the OpenAPI document."""
-    return Reply(call.context.description)
+    return Reply(call.context.description())
 
 
 OPERATIONS: Final = (
