@@ -38,7 +38,7 @@ def get(deployment_id: DeploymentId, /, *, server: Server = HERE, output: Output
 
 @app.command
 def promote(deployment_id: DeploymentId, /, *, server: Server = HERE, output: Output = PLAIN) -> None:
-    """Make a deployment current: each session uses it from its next process."""
+    """Make a deployment current: new sessions begin on it."""
     with connect(server) as client:
         deployment = client.deployments.promote(deployment_id).document()
     show(deployment, output, views.deployment_fields(deployment))

@@ -238,7 +238,7 @@ class AsyncDeployments:
         return await self._link.send(operations.deployment(deployment_id))
 
     async def promote(self, deployment_id: str) -> Deployment:
-        """Make a deployment the environment's current one; sessions use it from their next process."""
+        """Make a deployment the environment's current one: new sessions begin on it."""
         return await self._link.send(operations.promote(deployment_id))
 
 

@@ -235,7 +235,7 @@ class Deployments:
         return self._link.send(operations.deployment(deployment_id))
 
     def promote(self, deployment_id: str) -> Deployment:
-        """Make a deployment the environment's current one; sessions use it from their next process."""
+        """Make a deployment the environment's current one: new sessions begin on it."""
         return self._link.send(operations.promote(deployment_id))
 
 
