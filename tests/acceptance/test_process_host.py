@@ -15,7 +15,7 @@ from perdure.computers.exits import wait_exit
 from perdure.computers.identity import ProcessIdentity, identify, is_alive, read_stat, send_signal
 from perdure.computers.meta import GuestMeta, write_meta
 from perdure.computers.selftest import host_abilities
-from perdure.errors import OutputBudgetExceeded, ProcessStartFailed, ProjectImportError
+from perdure.errors import NotSupported, OutputBudgetExceeded, ProcessStartFailed, ProjectImportError
 from perdure.hosts.process.remote import RemoteGuest
 from perdure.hosts.process.sockets import dial_path
 from perdure.hosts.process.wire import VERSION, Hello, encode
@@ -348,6 +348,26 @@ async def test_a_blocked_handler_does_not_keep_its_computer_awake(stage: Stage, 
         assert guest.computer.residency == "hibernated"
         await guest.resume()
         assert result(await notes.until(Returned)) == "unblocked"
+
+
+async def test_a_session_that_cannot_be_hibernated_goes_on(stage: Stage, monkeypatch) -> None:
+    async with running(stage) as (guest, notes, _):
+        with monkeypatch.context() as patience:
+            patience.setattr("perdure.computers.tree._PATIENCE", 0.0)
+            with pytest.raises(NotSupported, match="could not be hibernated"):
+                await guest.hibernate()
+        assert guest.computer.residency == "running"
+        assert await ask(guest, notes, 1, "count x") == 1
+
+
+async def test_what_is_not_to_be_adopted_can_be_ended(stage: Stage) -> None:
+    async with running(stage) as (guest, _, spec):
+        process = process_of(guest)
+        await guest.detach()
+        host = stage.host()
+        await host.end(spec, grace=5)
+        assert not is_alive(process)
+        await host.close()
 
 
 # --- identities

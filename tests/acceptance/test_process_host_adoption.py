@@ -213,6 +213,41 @@ async def test_sessions_outlive_their_fork_server_and_new_ones_get_a_new_one(sta
     await host.close()
 
 
+async def test_the_socket_and_empty_log_of_a_server_that_is_gone_are_swept(stage: Stage) -> None:
+    async with running(stage) as (_, _, _):
+        (server,) = stage.servers()
+        identity = identify(server)
+        assert identity is not None
+        before = {path.name for path in (stage.root / "servers").iterdir()}
+        assert len(before) == 2
+        os.kill(server, signal.SIGKILL)
+        await wait_exit(identity)
+        async with running(stage, deployment_id="deployment-2"):
+            after = {path.name for path in (stage.root / "servers").iterdir()}
+            assert len(after) == 2
+            assert not before & after
+
+
+async def test_a_start_that_is_cancelled_leaves_its_process_to_the_next_worker(stage: Stage) -> None:
+    first, spec = stage.host(), stage.spec()
+    starting = asyncio.create_task(first.start(spec, Notes()))
+    async with asyncio.timeout(10):
+        while not (Path(str(spec.computer_path)) / "run" / "meta.json").exists():
+            await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    await first.close()
+    if not starting.cancelled():
+        pytest.skip("the start was faster than its cancellation")
+    second, notes = stage.host(), Notes()
+    guest = await second.adopt(after(spec), notes, hibernated=False)
+    assert guest is not None
+    await notes.until(Ready)
+    assert (stage.workspace(spec) / "inits").read_text() == "x"
+    await guest.stop(grace=5)
+    await second.close()
+
+
 async def test_a_second_worker_uses_the_fork_server_of_the_first(stage: Stage) -> None:
     async with running(stage):
         before = stage.servers()

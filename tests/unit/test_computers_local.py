@@ -92,7 +92,7 @@ async def test_capabilities_are_what_was_tried_out(backend: LocalBackend) -> Non
     assert seen.backend == "local"
     assert seen.isolation.startswith("none")
     assert "while" in seen.keeps or "for as long as" in seen.keeps
-    assert set(seen.limits) == {"cpu", "memory", "open_files", "file_size"}
+    assert set(seen.limits) == {"cpu", "memory", "open_files", "file_size", "disk"}
     assert not seen.saves
     if not host_abilities().swap:
         assert "no swap" in seen.keeps

@@ -20,8 +20,8 @@ class Capabilities:
     """What a backend does on this host, found by trying it out.
 
     `isolation` and `keeps` are sentences for people: what separates a Computer from the host, and what a hibernated
-    Computer keeps and loses. `limits` says for each of cpu, memory, open_files and file_size how it is enforced, or
-    that it is not. `saves` tells whether `save` and `restore` work.
+    Computer keeps and loses. `limits` says for each of cpu, memory, open_files, file_size and disk how it is
+    enforced, or that it is not. `saves` tells whether `save` and `restore` work.
     """
 
     backend: str

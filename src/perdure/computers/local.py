@@ -259,6 +259,7 @@ def _limits_in_words(host: HostAbilities) -> dict[str, str]:
         "memory": held[host.memory],
         "open_files": held[host.open_files],
         "file_size": "enforced for each file" if host.file_size else held[False],
+        "disk": "not enforced: the workspace is a folder among others on its disk",
     }
 
 

@@ -178,6 +178,15 @@ class ForkServers:
 
     # --- processes
 
+    def _sweep(self) -> None:
+        """Remove what servers have left that are gone: their sockets, and logs with nothing in them."""
+        for path in self._folder.glob("*.sock"):
+            if _is_deserted(self._folder, path.name):
+                path.unlink(missing_ok=True)
+                log = path.with_suffix(".log")
+                if log.exists() and log.stat().st_size == 0:
+                    log.unlink()
+
     def _log(self, key: str) -> Path:
         return self._folder / f"{key}.log"
 
@@ -185,6 +194,7 @@ class ForkServers:
         """Start a server on a socket that listens already, so that nobody has to wait for it to do so."""
         key = recipe.key()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._sweep()
         variables = clean_environment(recipe.environment)
         with listen(self._folder, f"{key}.sock") as listener, contextlib.ExitStack() as stack:
             log = os.open(self._log(key), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -199,6 +209,19 @@ class ForkServers:
         reaper = asyncio.get_running_loop().create_task(_reap(pid))
         self._reapers.add(reaper)
         reaper.add_done_callback(self._reapers.discard)
+
+
+def _is_deserted(folder: Path, name: str) -> bool:
+    """Tell whether nobody listens on a socket's file any more."""
+    with socket.socket(socket.AF_UNIX) as trial, dial_path(folder, name) as path:
+        trial.setblocking(False)
+        try:
+            trial.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
 
 
 def _descriptors(listener: socket.socket, log: int) -> list[tuple[Any, ...]]:

@@ -59,6 +59,10 @@ class ProcessHost(Host):
                     f"The process of session {spec.session_id} was started and did not report: "
                     f"{await self._how_ended(spec, computer)}. Its log is {spec.log_path}; the input stays queued."
                 )
+        except asyncio.CancelledError:
+            # The worker is going: what has been started is its successor's to adopt.
+            await guest.detach()
+            raise
         except BaseException:
             await guest.stop(grace=0)
             raise
@@ -101,6 +105,10 @@ class ProcessHost(Host):
         guest.nudge()
         if not await guest.until_connected(ADOPT_TIMEOUT):
             log.warning("the process of session %s lives but is too busy to answer now", guest.spec.session_id)
+
+    async def end(self, spec: RunSpec, grace: float) -> None:
+        """Make sure that nothing of a session's Computer runs, for a Run that nobody is to adopt any more."""
+        await (await self._computer(spec)).stop(grace)
 
     async def warm(self, agent: AgentDefinition, deployment_id: str, source: str) -> None:
         """Have a deployment's project imported ahead of its first session. Raises `ProcessStartFailed`."""

@@ -17,7 +17,7 @@ from perdure.computers.identity import ProcessIdentity, send_signal
 from perdure.computers.memory import Released
 from perdure.computers.tree import TreeNotStopped
 from perdure.crashpoints import areach, reach
-from perdure.errors import PerdureError, Unavailable
+from perdure.errors import NotSupported, PerdureError, Unavailable
 from perdure.hosts.process import sockets
 from perdure.hosts.process.wire import (
     FROM_GUEST,
@@ -70,6 +70,7 @@ class RemoteGuest(Guest):
         self._server: asyncio.Server | None = None
         self._socket: tuple[int, int] | None = None
         self._process: ProcessIdentity | None = None
+        self._connections: set[Connection] = set()
         self._early: list[tuple[Connection, Hello]] = []
         self._link: Connection | None = None
         self._down = asyncio.Event()
@@ -105,7 +106,9 @@ class RemoteGuest(Guest):
                 path.unlink()
 
     def _new_connection(self) -> Connection:
-        return Connection(FROM_GUEST, self._take, self._lost_link)
+        connection = Connection(FROM_GUEST, self._take, self._lost_link)
+        self._connections.add(connection)
+        return connection
 
     # --- the process
 
@@ -166,8 +169,8 @@ class RemoteGuest(Guest):
             return
         self._done.set()
         self._unlisten()
-        if self._link is not None:
-            self._link.close("the worker lets go")
+        for connection in self._connections:
+            connection.close("the worker lets go")
         self._let_go(self)
         if reason is not None and self._in_service:
             self._driver.lost(reason)
@@ -226,6 +229,7 @@ class RemoteGuest(Guest):
         reach("host.welcome")
 
     def _lost_link(self, link: Connection, why: str) -> None:
+        self._connections.discard(link)
         if link is self._link:
             log.debug("the link of session %s is down: %s", self.spec.session_id, why)
             self._link = None
@@ -293,7 +297,7 @@ class RemoteGuest(Guest):
         await areach("host.stop.after")
 
     async def hibernate(self) -> str:
-        """See `Guest.hibernate`."""
+        """See `Guest.hibernate`. Raises `NotSupported` when its processes do not stop; then they all run on."""
         # The socket goes before the link: no dialling guest may be left waiting in it, which some backends cannot save.
         self._unlisten()
         await areach("host.quiesce.before")
@@ -301,7 +305,11 @@ class RemoteGuest(Guest):
             self._send(encode(Quiesce()))
             await self._quiet()
         await areach("host.quiesce.after")
-        return _in_words(await self.computer.hibernate())
+        try:
+            return _in_words(await self.computer.hibernate())
+        except TreeNotStopped as error:
+            await self.listen()
+            raise NotSupported(error.message, error.details) from error
 
     async def _quiet(self) -> None:
         try:
