@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from store_world import Clock, Engine, World
 
 from perdure.store.port import Store
 from perdure.store.sqlite import SqliteStore
+
+sys.path.append(str(Path(__file__).parent.parent / "unit"))  # the rules' session in memory is a model for stores, too
 
 
 class SqliteEngine(Engine):

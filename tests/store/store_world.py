@@ -21,14 +21,23 @@ NO_LIMITS = Limits()
 
 
 class Clock:
-    """A clock that stands still until it is moved, but never gives one instant twice."""
+    """A clock that stands still until it is moved, but never gives one instant twice unless it is frozen."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000_000_000
+        self._step = 1
 
     def __call__(self) -> int:
-        self.now += 1
+        self.now += self._step
         return self.now
+
+    def freeze(self, at: int) -> None:
+        """Give this instant until further notice."""
+        self.now, self._step = at, 0
+
+    def thaw(self) -> None:
+        """Move again with each look."""
+        self._step = 1
 
 
 class Engine(ABC):

@@ -87,16 +87,32 @@ def unstorable(session: SessionHead) -> list[Unstorable]:
 async def test_a_value_that_cannot_be_stored_fails_alone_and_leaves_nothing_locked(world: World) -> None:
     session, other = await world.create(said="hello"), await world.create()
     bad = unstorable(session)
-    batch = [enqueue(session.id), *[one.command for one in bad], enqueue(other.id, idempotency=key("k"))]
+    last = enqueue(session.id, "last", idempotency=key("last"))
+    batch = [enqueue(session.id), *[one.command for one in bad], last, enqueue(other.id, idempotency=key("k"))]
     answers = await together(world.store, *batch)
     assert isinstance(answers[0], Applied)
-    assert isinstance(answers[-1], Applied)
-    taken = [one.name for one, answer in zip(bad, answers[1:-1], strict=True) if isinstance(answer, Applied)]
+    assert [isinstance(answer, Applied) for answer in answers[-2:]] == [True, True]
+    taken = [one.name for one, answer in zip(bad, answers[1:-2], strict=True) if isinstance(answer, Applied)]
     assert taken == ["an id twice"]  # once is fine
     await world.turns(await world.create(), 1)
-    assert await world.store.turns(session.id, 0, 10)
-    numbers = [number for number, _ in await world.log(session)]
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert [turn.input_json for turn in await world.store.turns(session.id, 3, 10)] == [text("last")]
+    log = await world.log(session)
+    assert [number for number, _ in log] == list(range(1, len(log) + 1))
+    seen = await world.store.snapshot(session.id, 0)
+    assert seen is not None
+    assert (seen.head, seen.head.last_seq) == (await world.head(session), len(log))
+
+
+async def test_a_key_of_a_command_that_could_not_be_stored_is_free(world: World) -> None:
+    session = await world.create(said="hello")
+    assert session.last_turn == 1
+    (taken,) = await world.store.turns(session.id, 0, 1)
+    bad = commands.Enqueue(session_id=session.id, turn=NewTurn(taken.id, text("bad")), idempotency=key("k"))
+    answers = await together(world.store, bad, enqueue(session.id, "good", idempotency=key("k")))
+    assert isinstance(answers[0], PerdureError)
+    assert isinstance(answers[1], Applied)
+    assert not answers[1].replayed
+    assert [turn.input_json for turn in await world.store.turns(session.id, 1, 10)] == [text("good")]
 
 
 async def test_commands_of_one_session_are_decided_in_the_order_in_which_they_were_sent(world: World) -> None:

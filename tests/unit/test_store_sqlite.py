@@ -107,6 +107,9 @@ async def whole(store: SqliteStore, session_id: str) -> int:
 # --- cost
 
 
+SCHEMA = ("tables", "schema_version", "set_schema_version")  # asked once, when a store is opened
+
+
 def without_index(plan: list[str]) -> list[str]:
     return [step for step in plan if step.startswith("SCAN") or "TEMP B-TREE" in step]
 
@@ -125,7 +128,7 @@ def test_every_query_goes_by_an_index(tmp_path: Path) -> None:
             scans[name] = found
     made.close()
     # There are few environments, and who asks for them wants all. What has one key is one session an agent.
-    assert set(scans) == {"environments", "list_by_key"}
+    assert set(scans) == {"environments", "list_by_key", *SCHEMA}
     assert scans["list_by_key"] == ["USE TEMP B-TREE FOR ORDER BY"]
 
 
@@ -188,7 +191,7 @@ async def test_the_log_is_checkpointed_beside_the_commits(
     written = raw(store).status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
     log = (tmp_path / "data" / "perdure.db-wal").stat().st_size // 4120
     assert written > 3000
-    assert log < 1000  # it was started afresh many times
+    assert log < written / 2  # it was started afresh
     for session_id in sessions:
         await whole(store, session_id)
 
@@ -407,6 +410,40 @@ async def test_a_receipt_that_is_not_bytes_is_refused_rather_than_replayed_as_so
     tick = commands.Tick(session_id=session_id, hold_id=new_id(), idempotency=Idempotency("k", b"k", b"r"))
     with pytest.raises(BadRequest, match="not bytes"):
         await store.apply(tick)
+
+
+class BreaksAfterCommit:
+    """A connection whose next commit is made and then reported as failed, as a dying disk may do."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self.broken = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        done = self.connection.execute(statement, *values)
+        if statement == "COMMIT" and self.broken:
+            self.broken = False
+            raise apsw.IOError("disk I/O error")
+        return done
+
+
+async def test_after_a_commit_of_unknown_fate_the_store_goes_by_the_disk(store: SqliteStore) -> None:
+    session_id = await create(store)
+    assert store._writer is not None
+    store._writer._database = BreaksAfterCommit(raw(store))  # type: ignore[assignment]
+    lost = enqueue(session_id, idempotency=Idempotency("k", b"k", b"r"))
+    with pytest.raises(StoreError, match="same idempotency key"):
+        await store.apply(lost)
+    again = await store.apply(lost)
+    assert again.replayed
+    assert await whole(store, session_id) == 4
+    await store.apply(enqueue(session_id))
+    assert await whole(store, session_id) == 5
+    assert again.head is not None
+    assert again.head.last_turn == 1
 
 
 # --- the folder
