@@ -142,6 +142,7 @@ class DocRunner:
         done = subprocess.run(
             [sys.executable, *words], capture_output=True, text=True, timeout=100, check=False, stdin=subprocess.DEVNULL
         )
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     # --- the server
