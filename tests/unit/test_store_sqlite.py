@@ -390,6 +390,7 @@ async def test_a_lock_of_another_program_that_stays_is_an_error(
         store.apply(enqueue(session_id)), store.apply(enqueue(session_id)), return_exceptions=True
     )
     assert all(isinstance(answer, StoreInUse) for answer in answers)
+    assert database.one(raw(store), "PRAGMA busy_timeout") == (0,)  # the loop itself never waits for a lock
     other.execute("ROLLBACK")
     other.close()
     await store.apply(enqueue(session_id))

@@ -8,7 +8,16 @@ from typing import Final
 import apsw
 
 from perdure.crashpoints import CrashPointReached
-from perdure.errors import BadRequest, PerdureError, StoreCorrupt, StoreError, StoreFull, StoreInUse, StoreReadOnly
+from perdure.errors import (
+    BadRequest,
+    PerdureError,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreInUse,
+    StoreReadOnly,
+    Unavailable,
+)
 
 _UNBINDABLE: Final = (OverflowError, UnicodeEncodeError, TypeError, apsw.TooBigError, apsw.MismatchError)
 _SAFE: Final = "What was committed before is safe"
@@ -25,6 +34,11 @@ def translate(error: BaseException, file: Path) -> PerdureError:
     if isinstance(error, apsw.Error):
         return _of_sqlite(error, file)
     return StoreError(f"The store at {file} failed: {error!r}. {_SAFE}; read the state and try again.")
+
+
+def closing() -> Unavailable:
+    """Return the error of those who come while a store is being closed."""
+    return Unavailable("The store is closing. Nothing was changed; try again when the server is back.")
 
 
 def _of_sqlite(error: apsw.Error, file: Path) -> StoreError:

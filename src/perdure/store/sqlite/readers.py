@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from perdure.errors import PerdureError
 from perdure.store.sqlite.database import Database, open_reader
-from perdure.store.sqlite.failures import translate
+from perdure.store.sqlite.failures import closing, translate
 
 THREADS: Final = 2
 P = ParamSpec("P")
@@ -28,9 +28,12 @@ class Readers:
         for _ in range(THREADS):
             self._free.put(open_reader(file))
         self._threads = ThreadPoolExecutor(THREADS, "perdure-store-read")
+        self._closing = False
 
     async def read(self, function: Read[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return `function(connection, …)`, run in one read transaction in a thread."""
+        if self._closing:
+            raise closing()
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, function, args, kwargs)
 
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -47,6 +50,7 @@ class Readers:
 
     async def close(self) -> None:
         """Wait for the reads under way and close the connections."""
+        self._closing = True
         await asyncio.to_thread(self._threads.shutdown)
         for _ in range(THREADS):
             self._free.get().close()

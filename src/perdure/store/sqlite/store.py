@@ -48,6 +48,7 @@ class SqliteStore(Store):
         self._listeners = Listeners()
         self._writer: Writer | None = None
         self._readers: Readers | None = None
+        self._closing = asyncio.Lock()
 
     # --- life
 
@@ -67,10 +68,14 @@ class SqliteStore(Store):
 
     async def close(self) -> None:
         """Finish the commits under way, close the database and unlock the folder."""
-        writer, readers, self._writer, self._readers = self._writer, self._readers, None, None
-        if writer is not None and readers is not None:
-            await readers.close()
-            await writer.close()
+        async with self._closing:
+            if self._writer is None or self._readers is None:
+                return
+            self._writer.refuse_more()
+            # The writer is the last to go, because the last connection moves the log into the database.
+            await self._readers.close()
+            await self._writer.close()
+            self._writer = self._readers = None
             self._folder.unlock()
 
     @property

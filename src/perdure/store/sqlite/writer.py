@@ -12,31 +12,31 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import apsw
+
 from perdure.crashpoints import reach
-from perdure.errors import PerdureError, Unavailable
+from perdure.errors import PerdureError
 from perdure.rules.commands import Command
-from perdure.store.batch import Entry, MustRead, Outcome, Thing
+from perdure.store.batch import Entry, MustRead, Outcome
 from perdure.store.port import Applied, Committed
 from perdure.store.sqlite.batch import Batch
 from perdure.store.sqlite.checkpoints import Checkpoints
 from perdure.store.sqlite.database import PATIENCE_MS, Database, one
-from perdure.store.sqlite.failures import translate
+from perdure.store.sqlite.failures import closing, translate
 from perdure.store.sqlite.statements import sql
-from perdure.store.waiting import Errors, Waiting, committed, publish
+from perdure.store.waiting import Errors, Missing, Waiting, committed, decide_all, publish
 from perdure.store.waiting import answer as answer_with
 
 T = TypeVar("T")
 
-LARGEST_BATCH: Final = 256
+LARGEST_BATCH: Final = 128
 LARGEST_BYTES: Final = 1024 * 1024
 SMALLEST_SPLIT: Final = 8
 HEADS: Final = 1_024
-
-
-Missing = list[tuple[Waiting, list[Thing]]]
 
 
 class Writer:
@@ -87,9 +87,13 @@ class Writer:
         """Return a session that is in memory."""
         return self._known.get(session_id)
 
+    def refuse_more(self) -> None:
+        """Take no more commands; those that were taken are finished."""
+        self._closing = True
+
     async def close(self) -> None:
         """Finish the commits under way and close the connection."""
-        self._closing = True
+        self.refuse_more()
         await self._idle.wait()
         self._work.put(None)
         await asyncio.to_thread(self._thread.join)
@@ -98,7 +102,7 @@ class Writer:
 
     def _check_open(self) -> None:
         if self._closing:
-            raise Unavailable("The store is closing. Nothing was changed; try again when the server is back.")
+            raise closing()
 
     # --- the cycle: take what waits, decide it, flush it, tell
 
@@ -151,22 +155,8 @@ class Writer:
             self._work.put(lambda: self._in_thread_commit(batch, taken))
 
     def _add_all(self, batch: Batch, taken: list[Waiting], pending: list[Waiting]) -> Missing:
-        missing: Missing = []
-        held: set[str] = set()
-        for index, request in enumerate(pending):
-            if batch.rows.size > LARGEST_BYTES:
-                self._put_back(taken, pending[index:])
-                break
-            session_id = request.command.session_id
-            if session_id in held:
-                missing.append((request, []))
-                continue
-            try:
-                request.outcome = batch.add(request)
-            except MustRead as must:
-                # Later commands of the session wait too: they are decided in the order in which they came.
-                held.add(session_id)
-                missing.append((request, must.things))
+        missing, left = decide_all(batch, pending, LARGEST_BYTES)
+        self._put_back(taken, left)
         return missing
 
     def _put_back(self, taken: list[Waiting], rest: list[Waiting]) -> None:
@@ -247,23 +237,31 @@ class Writer:
         self._loop.call_soon_threadsafe(self._fail, taken, translate(error, self._file))
 
     def _in_thread_roll_back(self) -> None:
-        if self._database.in_transaction:
-            self._database.execute("ROLLBACK")
+        # SQLite may have rolled back by itself; if neither can, the next BEGIN fails and says so to its callers.
+        with suppress(apsw.Error):
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
 
     def _in_thread_one_by_one(self, taken: list[Waiting]) -> None:
         """Start again with each command in a savepoint of its own, after one of them spoiled the batch."""
         batch = Batch(self._known, self._next_sid, self._clock)
         try:
             self._in_thread_roll_back()
-            self._database.set_busy_timeout(PATIENCE_MS)
-            self._database.execute("BEGIN IMMEDIATE")
-            self._database.set_busy_timeout(0)
+            self._in_thread_begin()
             for request in taken:
                 request.outcome = self._in_thread_alone(batch, request)
         except Exception as error:
             self._in_thread_fail(taken, error)
         else:
             self._in_thread_commit(batch, taken)
+
+    def _in_thread_begin(self) -> None:
+        """Begin a transaction, waiting for a lock of another program, as must not be done on the loop."""
+        self._database.set_busy_timeout(PATIENCE_MS)
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+        finally:
+            self._database.set_busy_timeout(0)
 
     def _in_thread_alone(self, batch: Batch, request: Waiting) -> Outcome:
         before = batch.mark()
@@ -290,7 +288,7 @@ class Writer:
 
     def _in_thread_job(self, job: Callable[[Database], T], answer: asyncio.Future[T]) -> None:
         try:
-            self._database.execute("BEGIN IMMEDIATE")
+            self._in_thread_begin()
             result: object = job(self._database)
             self._database.execute("COMMIT")
         except Exception as error:
