@@ -21,6 +21,7 @@ FORKS_A_ROUND = 50
 BARE, APART, BURST = "bare fork+connect", "one now and then", "back to back"
 PAUSES = {APART: 0.3, BURST: 0.0}
 """Seconds between two starts: the host keeps one forked process ready, and makes the next one when it has a moment."""
+PATIENCE = 30.0
 MIB = 1 << 20
 
 
@@ -39,6 +40,7 @@ def run(stage: Stage) -> None:
         asyncio.run(_start_some(served.port, 0.0, 1))  # the fork server itself starts with the first
         samples = in_rounds([APART, BARE, BURST], ROUNDS, once)
         weights = [_pss(turn["result"]["pid"]) for turn in turns]
+        asyncio.run(_end_all(served.port))
     _tell(stage, samples, weights)
 
 
@@ -69,6 +71,19 @@ async def _start_some(port: int, pause: float, count: int = SESSIONS_A_ROUND) ->
     await line.close()
     assert all(turn["status"] == "completed" for turn in turns), turns
     return turns
+
+
+async def _end_all(port: int) -> None:
+    """End the sessions and see their processes gone: a server that stops leaves them running, to be taken back."""
+    line = await Line.open(port)
+    open_ones = (await line.request("GET", "/v1/sessions?agent=hosted&status=open&limit=100"))["sessions"]
+    for session in open_ones:
+        await line.request("POST", f"/v1/sessions/{session['id']}/cancel", {})
+    async with asyncio.timeout(PATIENCE):
+        for session in open_ones:
+            while (await line.request("GET", f"/v1/sessions/{session['id']}"))["run"] is not None:
+                await asyncio.sleep(0.05)
+    await line.close()
 
 
 def _start_us(turn: dict[str, Any]) -> float:
