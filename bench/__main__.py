@@ -18,7 +18,10 @@ from bench.workloads import NAMES
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
+    if unknown := set(arguments.workloads) - set(NAMES):
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     outcomes = [_one(name, as_json=arguments.json) for name in arguments.workloads or NAMES]
     if arguments.json:
         print(json.dumps({"machine": _machine(), "workloads": [report.as_json() for report, _ in outcomes]}, indent=1))
