@@ -17,7 +17,7 @@ from perdure.hosts.protocol import Answered, Begin, Deliver, Guest, Request, Run
 from perdure.records.ids import new_id
 from perdure.records.sessions import Ask, QueuedTurn, RunState, SessionHead
 from perdure.rules import commands as c
-from perdure.rules.dispatch import WAIT, is_idle, next_action
+from perdure.rules.dispatch import WAIT, is_at_rest, next_action
 from perdure.store.port import Committed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.engine")
 
 STOP_GRACE: Final = 10.0
-_BEGINNINGS: Final = frozenset({"start_run", "start_guest", "start_turn", "resume_computer", "hibernate"})
+_BEGINNINGS: Final = frozenset({"start_run", "start_guest", "start_turn", "resume_computer", "hibernate", "retire"})
 _RETRY_FIRST: Final = 0.05
 _RETRY_LONGEST: Final = 5.0
 
@@ -112,7 +112,8 @@ class SessionDriver:
         """Commit what a runtime asks and return the answer."""
         label = type(request).__name__
         await areach("engine.request.before", label)
-        command = to_command(self.head.id, fence, not self._engine.draining, request)
+        start = not (self._engine.draining or self.is_outdated)
+        command = to_command(self.head.id, fence, start, request)
         applied = await self._engine.store.apply(command)
         await areach("engine.request.after", label)
         receipt = applied.receipt
@@ -146,19 +147,15 @@ class SessionDriver:
         if run is not None and (self._loss is not None or self._is_foreign(head)):
             return "settle_loss" if self._loss is not None else "recover"
         action = next_action(head, self._engine.clock())
-        if action == WAIT and run is not None and run.phase == "starting" and self._guest is None:
-            action = "start_guest"
-        if self._engine.draining and action in _BEGINNINGS:
-            return WAIT
-        if action == WAIT and run is not None and run.phase == "ready" and is_idle(head) and self._is_outdated():
-            return "retire"
-        return action
+        if run is not None and action != "stop_run":
+            if run.phase == "starting" and self._guest is None:
+                action = "start_guest"
+            elif run.phase == "ready" and is_at_rest(head) and self.is_outdated:
+                action = "retire"
+        return WAIT if self._engine.draining and action in _BEGINNINGS else action
 
     def _is_foreign(self, head: SessionHead) -> bool:
         return head.worker != self._engine.worker_id
-
-    def _is_outdated(self) -> bool:
-        return self._engine.deployments.is_outdated(self.head)
 
     async def _act(self) -> None:
         delay = _RETRY_FIRST
@@ -314,23 +311,41 @@ class SessionDriver:
         return "stopped"
 
     async def _retire(self) -> None:
-        """End an idle run whose code is not current any more; the next turn starts on the new code."""
-        await self.sleep("code_changed")
+        """End a run, between two turns, whose code is not current any more; the next turn starts on the new code."""
+        if self.head.host == "inline":
+            await self.sleep("code_changed", though_queued=True)
+        elif (run := self.head.run) is not None:
+            await self._apply(
+                c.StopRun(
+                    session_id=self.head.id,
+                    fence=self.head.fence,
+                    run_id=run.id,
+                    reason="code_changed",
+                    if_idle=True,
+                    though_queued=True,
+                )
+            )
 
-    async def sleep(self, reason: str) -> None:
-        """End an idle run; nothing happens when it is not idle after all."""
-        head, run = self.head, self.head.run
+    async def sleep(self, reason: str, *, though_queued: bool = False) -> None:
+        """End an inline session's idle run; nothing happens when it is not idle after all.
+
+        With `though_queued`, turns that only wait do not keep it.
+        """
+        run = self.head.run
         if run is None:
             return
         await areach("engine.sleep.before")
-        if head.host == "inline":
-            await self._apply(c.Sleep(session_id=head.id, fence=head.fence, run_id=run.id, reason=reason))
-            if self.head.run is None:
-                self._guest = None
-        else:
-            await self._apply(
-                c.StopRun(session_id=head.id, fence=head.fence, run_id=run.id, reason=reason, if_idle=True)
+        await self._apply(
+            c.Sleep(
+                session_id=self.head.id,
+                fence=self.head.fence,
+                run_id=run.id,
+                reason=reason,
+                though_queued=though_queued,
             )
+        )
+        if self.head.run is None:
+            self._guest = None
         await areach("engine.sleep.after")
 
     async def _hibernate(self) -> None:
@@ -371,6 +386,11 @@ class SessionDriver:
     def is_settled(self) -> bool:
         """Whether nothing is to be done and nothing is being done."""
         return self._acting is None and self._wanted() == WAIT
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the next turn is for newer code than the present run has."""
+        return self.head.run is not None and self._engine.deployments.is_outdated(self.head)
 
     @property
     def has_guest(self) -> bool:

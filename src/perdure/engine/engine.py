@@ -115,7 +115,7 @@ class Engine:
             busy = [d.head.id for d in self._drivers.values() if self._holds_work(d)]
             log.warning("stopping while %d inline turns still run; they will be interrupted", len(busy))
         inline = [d for d in self._drivers.values() if d.head.host == "inline" and d.head.run is not None]
-        await asyncio.gather(*(self._sleep(driver, "server_stopped") for driver in inline))
+        await asyncio.gather(*(self._sleep(driver, "server_stopped", though_queued=True) for driver in inline))
 
     def _holds_work(self, driver: SessionDriver) -> bool:
         head = driver.head
@@ -192,9 +192,9 @@ class Engine:
                 self._spawn(self._sleep(driver, "slept"))
         self._schedule_sweep()
 
-    async def _sleep(self, driver: SessionDriver, reason: str) -> None:
+    async def _sleep(self, driver: SessionDriver, reason: str, *, though_queued: bool = False) -> None:
         try:
-            await driver.sleep(reason)
+            await driver.sleep(reason, though_queued=though_queued)
         except PerdureError as error:
             log.warning("session %s could not be put to sleep: %s", driver.head.id, error)
 
@@ -250,14 +250,17 @@ class Engine:
     def permit(self, session_id: str) -> Permit | None:
         """Return the leave to start a turn of an awake session in the commit that admits it."""
         driver = self._drivers.get(session_id)
-        if self.draining or driver is None or not driver.has_guest:
+        if self.draining or driver is None or not driver.has_guest or driver.is_outdated:
             return None
         return Permit(self.worker_id)
 
     def permit_new(self, deployment_id: str, agent: AgentDefinition) -> Permit | None:
-        """Return the leave to start the first turn of a new session at once, for agents that need no preparation."""
-        ready = agent.host == "inline" and not agent.has_init
-        if self.draining or not ready or self.deployments.loaded(deployment_id, agent.id) is None:
+        """Return the leave to begin a new session's first run in the commit that creates it.
+
+        None for an inline agent that has an `init` or whose code is not loaded yet: its run is not ready at once.
+        """
+        prepared = not agent.has_init and self.deployments.loaded(deployment_id, agent.id) is not None
+        if self.draining or (agent.host == "inline" and not prepared):
             return None
         return Permit(self.worker_id, new_id())
 

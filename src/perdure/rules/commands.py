@@ -23,7 +23,8 @@ class Idempotency(msgspec.Struct, frozen=True):
 class Permit(msgspec.Struct, frozen=True):
     """A worker's leave to start a turn in the very commit that admits it.
 
-    `run_id` is given when the worker can have a new run ready at once (an inline agent without `init`).
+    `run_id` lets it begin a run where there is none: one that is ready at once for an inline agent (without `init`), one
+    that starts for an agent with a process of its own.
     """
 
     worker: str
@@ -153,18 +154,26 @@ class InitFailed(WorkerCommand, frozen=True, kw_only=True):
 
 
 class StopRun(WorkerCommand, frozen=True, kw_only=True):
-    """Say that the run's process is about to be ended, and why; with `if_idle` only when nothing is to be done."""
+    """Say that the run's process is about to be ended, and why.
+
+    With `if_idle` only when nothing is to be done; with `though_queued` too, turns that only wait do not count.
+    """
 
     run_id: str
     reason: str
     if_idle: bool = False
+    though_queued: bool = False
 
 
 class Sleep(WorkerCommand, frozen=True, kw_only=True):
-    """End the run of an idle inline session, which has no process to wait for; nothing when it is not idle."""
+    """End the run of an idle inline session, which has no process to wait for; nothing when it is not idle.
+
+    With `though_queued`, turns that only wait do not count; they go on in the next run.
+    """
 
     run_id: str
     reason: str
+    though_queued: bool = False
 
 
 class PlaceHold(Command, frozen=True, kw_only=True):

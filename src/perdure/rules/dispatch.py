@@ -15,9 +15,14 @@ def is_runnable(head: SessionHead) -> bool:
     return head.queued > 0 and head.active is None and head.winding is None and not head.holds and not head.is_terminal
 
 
+def is_at_rest(head: SessionHead) -> bool:
+    """Whether a run has nothing in its hands; turns may wait for it."""
+    return head.active is None and head.winding is None
+
+
 def is_idle(head: SessionHead) -> bool:
     """Whether a run has nothing to do and nothing in its hands."""
-    return head.active is None and head.winding is None and not is_runnable(head)
+    return is_at_rest(head) and not is_runnable(head)
 
 
 def next_action(head: SessionHead, now: int) -> Action:

@@ -20,7 +20,7 @@ from perdure.rules.commands import (
     StopRun,
 )
 from perdure.rules.decision import Decision, Draft, Found, data, with_raw
-from perdure.rules.dispatch import is_idle, is_runnable
+from perdure.rules.dispatch import is_at_rest, is_idle, is_runnable
 from perdure.rules.guards import check_fence
 from perdure.rules.holds import LOSSES_BEFORE_HOLD, place
 from perdure.rules.sessions import begin_run, end_run, settle_closing
@@ -91,7 +91,7 @@ def stop(head: SessionHead, command: StopRun, now: int, _: Found) -> Decision:
     check_fence(head, command)
     draft = Draft(head, now)
     run = run_of(head, command.run_id)
-    wanted = not command.if_idle or is_idle(head)
+    wanted = not command.if_idle or _is_free(head, command.though_queued)
     if run is not None and run.phase != "stopping" and wanted:
         draft.head.run = replace(run, phase="stopping", reason=command.reason)
         draft.touched = True
@@ -102,10 +102,14 @@ def sleep(head: SessionHead, command: Sleep, now: int, _: Found) -> Decision:
     """End the run of an idle inline session; its next turn begins a new one."""
     check_fence(head, command)
     draft = Draft(head, now)
-    if run_of(head, command.run_id) is not None and is_idle(head):
+    if run_of(head, command.run_id) is not None and _is_free(head, command.though_queued):
         draft.event("session.process_stopped", data(reason=command.reason))
         _leave(draft, command.reason)
     return draft.done()
+
+
+def _is_free(head: SessionHead, though_queued: bool) -> bool:
+    return is_at_rest(head) if though_queued else is_idle(head)
 
 
 def stopped(head: SessionHead, command: RunStopped, now: int, _: Found) -> Decision:
