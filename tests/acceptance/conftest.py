@@ -1,4 +1,4 @@
-"""Servers for the tests: one of its own for who ends or edits it, one that a module's tests share for all others."""
+"""Servers for the tests: one of its own for who ends or edits it, one that all others share."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def unstarted(tmp_path: Path) -> Iterator[Dev]:
         yield dev
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    """A server on the stage project that the tests of a module share; they do not end it."""
+    """A server on the stage project that tests share; they do not end it, and use session keys of their own."""
     with running(PROJECT, tmp_path_factory.mktemp("shared"), "--no-reload") as dev:
         yield dev
 

@@ -31,9 +31,7 @@ async def begin(client: AsyncClient, agent: str, text: str | None = None) -> tup
 
 
 @pytest.mark.parametrize("fork_server", ["lives", "dies"])
-async def test_a_running_process_is_adopted_and_its_turn_completes_once(
-    dev: Dev, gate: Path, fork_server: str
-) -> None:
+async def test_a_running_process_is_adopted_and_its_turn_completes_once(dev: Dev, gate: Path, fork_server: str) -> None:
     async with dev.client() as client:
         session, turn = await begin(client, "process", f"stream {gate}")
         queued = await session.enqueue(text="count")
@@ -136,7 +134,8 @@ async def test_an_answer_on_whose_way_the_server_dies(unstarted: Dev, point: str
 
 
 @pytest.mark.parametrize(
-    ("point", "way"), [("store.commit.before", "Send"), ("store.commit.after", "Send"), ("store.commit.after", "SendToTurn")]
+    ("point", "way"),
+    [("store.commit.before", "Send"), ("store.commit.after", "Send"), ("store.commit.after", "SendToTurn")],
 )
 async def test_a_message_on_whose_way_the_server_dies(unstarted: Dev, point: str, way: str) -> None:
     dev = unstarted

@@ -96,7 +96,9 @@ async def pass_by(since: datetime, seconds: float) -> None:
 
 async def test_a_session_that_is_idle_while_the_server_is_away_closes_right_after(dev: Dev) -> None:
     async with dev.client() as client:
-        receipts = [await client.agents[f"{host}_fleeting"].create_session(text="pid") for host in ("inline", "process")]
+        receipts = [
+            await client.agents[f"{host}_fleeting"].create_session(text="pid") for host in ("inline", "process")
+        ]
         sessions = [client.session(receipt.session_id) for receipt in receipts]
         done = [await ended(session, receipt) for session, receipt in zip(sessions, receipts, strict=True)]
         dev.kill()

@@ -39,7 +39,12 @@ async def test_interrupt_stops_one_turn_and_holds_the_rest(client: AsyncClient, 
     d = await session.enqueue(text="count")
     seen = await session.get()
     (hold,) = seen.holds
-    assert (hold.id, hold.reason, hold.message, hold.issuer.kind) == (control.hold_id, "interrupt", "let me think", "user")
+    assert (hold.id, hold.reason, hold.message, hold.issuer.kind) == (
+        control.hold_id,
+        "interrupt",
+        "let me think",
+        "user",
+    )
     assert seen.queued == 3
     assert await session.interrupt(reason="let me think", idempotency_key="i1") == control
     assert len((await session.get()).holds) == 1

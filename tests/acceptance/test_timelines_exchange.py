@@ -36,9 +36,7 @@ async def plain(shared: Dev) -> AsyncIterator[httpx2.AsyncClient]:
 # --- T7: idempotency
 
 
-async def test_what_is_sent_again_gets_the_first_receipt_byte_for_byte(
-    shared: Dev, plain: httpx2.AsyncClient
-) -> None:
+async def test_what_is_sent_again_gets_the_first_receipt_byte_for_byte(shared: Dev, plain: httpx2.AsyncClient) -> None:
     text = [{"type": "text", "text": "count"}]
     first = await plain.post("/v1/agents/inline/sessions", json={"input": text, "idempotency_key": "seven"})
     session = f"/v1/sessions/{first.json()['session_id']}"

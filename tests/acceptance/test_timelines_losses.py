@@ -80,9 +80,7 @@ async def test_an_init_that_kills_its_process_ends_in_a_hold(client: AsyncClient
 
 
 @pytest.mark.parametrize("agent", ["inline_moody", "process_moody"])
-async def test_an_init_that_raises_holds_the_session_and_its_input(
-    client: AsyncClient, gate: Path, agent: str
-) -> None:
+async def test_an_init_that_raises_holds_the_session_and_its_input(client: AsyncClient, gate: Path, agent: str) -> None:
     receipt = await client.agents[agent].create_session(text="count", key=str(gate))
     session = client.session(receipt.session_id)
     failed = await until(session, "session.init_failed")

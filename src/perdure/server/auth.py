@@ -18,7 +18,7 @@ from perdure.records.sessions import Issuer
 
 LOCAL_USER: Final = Issuer("user", "local")
 SHOWN_DIGITS: Final = 8
-_HOST: Final = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.IGNORECASE)
+_HOST: Final = re.compile(rb"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?", re.IGNORECASE)
 _ORIGIN: Final = re.compile(b"https?://" + _HOST.pattern, re.IGNORECASE)
 _OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
 

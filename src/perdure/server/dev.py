@@ -70,10 +70,11 @@ async def _dev(path: Path, data: Path, host: str, port: int, reload: bool, say: 
     archive = await asyncio.to_thread(pack, path)
     listener = Listener(host, port)
     try:
-        _ensure_keys(data, host, say)
-        auth = load_policy(data)
-        auth.check_bind(host)
         async with open_node(data, address=listener.url, following=frozenset({scope.id})) as node:
+            # Only now are the data ours: of a folder that is another server's, or no folder, nothing is touched.
+            _ensure_keys(data, host, say)
+            auth = load_policy(data)
+            auth.check_bind(host)
             await _deploy_first(node, scope, archive, say)
             stop = _stop_on_signals()
             app = build_app(node.service, auth=auth, mode="dev")
