@@ -80,8 +80,10 @@ def _may_start(draft: Draft, permit: Permit) -> bool:
         return head.worker == permit.worker and head.run.phase == "ready" and awake
     if permit.run_id is None:
         return False
-    begin_run(draft, permit.run_id, permit.worker, phase="ready")
-    return True
+    # A process has yet to be forked and to run `init`; what it saves is a commit before that.
+    ready = head.host == "inline"
+    begin_run(draft, permit.run_id, permit.worker, phase="ready" if ready else "starting")
+    return ready
 
 
 def start(draft: Draft, queued: QueuedTurn) -> None:
