@@ -6,6 +6,8 @@ The tests compare the pages with what this would write.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import io
 import os
 import re
@@ -13,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import perdure
 from perdure import errors
 from perdure.cli import main
+from perdure.client import sync
 from perdure.server.openapi import openapi_document
 from perdure.server.operations import Operation
 from perdure.server.table import OPERATIONS
@@ -192,7 +196,58 @@ def _type(schema: dict[str, Any]) -> str:
     return str(schema.get("format") or schema.get("type") or "any JSON")
 
 
-PAGES: Final = {"cli.md": cli_page, "errors.md": errors_page, "http-api.md": http_page}
+# --- Python
+
+
+def python_page() -> str:
+    """Return what the page on Python says of each public name: its signature and its docstring."""
+    names = [name for name in perdure.__all__ if inspect.isclass(getattr(perdure, name))]
+    sections = [_class_section(getattr(perdure, name)) for name in names if name not in _ELSEWHERE]
+    handles = [(f"perdure.client.sync.{name}", getattr(sync, name)) for name in _HANDLES]
+    return "\n".join([*sections, *(_class_section(kind, shown) for shown, kind in handles)])
+
+
+_ELSEWHERE: Final = ("AsyncClient", "PerdureError", "MessageRejected")
+_MADE_BY_USERS: Final = ("Agent", "Client", "Image", "JsonPart", "Option", "Template", "TextPart")
+_HANDLES: Final = ("Agents", "AgentHandle", "Sessions", "SessionHandle", "TurnHandle", "AskHandle", "Deployments")
+
+
+def _class_section(kind: type, shown: str = "") -> str:
+    lines = [
+        f"## {shown or f'perdure.{kind.__name__}'}",
+        "",
+        f"`{kind.__name__}{_signature(kind)}`",
+        "",
+        _doc(kind),
+        "",
+    ]
+    for name, member in vars(kind).items():
+        if name.startswith("_") and name != "__getitem__":
+            continue
+        if isinstance(member, property):
+            lines.append(f"- `.{name}`: {_doc(member)}")
+        elif inspect.isfunction(member):
+            awaited = "await " if inspect.iscoroutinefunction(member) else ""
+            called = f"[{_signature(member)[1:-1]}]" if name == "__getitem__" else f".{name}{_signature(member)}"
+            lines.append(f"- `{awaited}{called}`: {_doc(member) or 'A handle, without asking whether there is one.'}")
+    return "\n".join(lines) + "\n"
+
+
+def _signature(called: Any) -> str:
+    parameters = [
+        each.replace(annotation=inspect.Parameter.empty)
+        for name, each in inspect.signature(called).parameters.items()
+        if name != "self" and not name.startswith("_")
+    ]
+    return str(inspect.Signature(parameters))
+
+
+def _doc(thing: Any) -> str:
+    lines = [line for line in (inspect.getdoc(thing) or "").splitlines() if ">>>" not in line]
+    return " ".join(" ".join(lines).split())
+
+
+PAGES: Final = {"cli.md": cli_page, "errors.md": errors_page, "http-api.md": http_page, "python.md": python_page}
 
 
 def page(file: str) -> str:

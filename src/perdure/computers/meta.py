@@ -35,12 +35,16 @@ def write_meta(run: Path, meta: GuestMeta) -> None:
 
 
 def read_meta(run: Path) -> GuestMeta | None:
-    """Return what `meta.json` says, or None when no guest was started in this run folder."""
+    """Return what `meta.json` says, or None when there is no guest: none was started, or the power failed since.
+
+    The file is replaced as a whole and not flushed, so that only the end of the machine, and with it of the guest, can
+    have left it broken.
+    """
     try:
         raw = (run / _NAME).read_bytes()
-    except FileNotFoundError:
+        return msgspec.json.decode(raw, type=GuestMeta)
+    except (FileNotFoundError, msgspec.DecodeError):
         return None
-    return msgspec.json.decode(raw, type=GuestMeta)
 
 
 def remove_meta(run: Path) -> None:
