@@ -1,4 +1,4 @@
-"""Stopping in peace, and starting where it cannot be: what was accepted is kept, and an error says what is the matter."""
+"""Stopping in peace, and starting where it cannot be: what was accepted is kept, an error says what is the matter."""
 
 from __future__ import annotations
 
@@ -32,12 +32,9 @@ async def test_a_running_inline_turn_finishes_and_queued_ones_wait(dev: Dev, gat
         receipt = await client.agents["inline"].create_session(text=f"wait {gate}")
         session = client.session(receipt.session_id)
         queued = await session.enqueue(text="count")
-        watched: list[Event] = []
 
-        async def watch() -> None:
-            async for item in session.watch(after=0):
-                if isinstance(item, Event):
-                    watched.append(item)
+        async def watch() -> list[Event]:
+            return [item async for item in session.watch(after=0) if isinstance(item, Event)]
 
         watching = asyncio.create_task(watch())
         await until(session, "turn.output")
@@ -54,7 +51,7 @@ async def test_a_running_inline_turn_finishes_and_queued_ones_wait(dev: Dev, gat
         assert after.run_id != done.run_id
         assert texts(await log_of(session), done.id) == ["waiting", "went on"]
         await session.close()
-        await watching
+        watched = await watching
         assert [event.seq for event in watched] == list(range(1, len(watched) + 1))
         assert watched[-1].type in ("session.closed", "session.process_stopped")
 
