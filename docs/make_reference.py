@@ -213,14 +213,12 @@ _HANDLES: Final = ("Agents", "AgentHandle", "Sessions", "SessionHandle", "TurnHa
 
 
 def _class_section(kind: type, shown: str = "") -> str:
-    lines = [
-        f"## {shown or f'perdure.{kind.__name__}'}",
-        "",
-        f"`{kind.__name__}{_signature(kind)}`",
-        "",
-        _doc(kind),
-        "",
-    ]
+    lines = [f"## {shown or f'perdure.{kind.__name__}'}", ""]
+    lines += [f"`{kind.__name__}{_signature(kind)}`", ""] if kind.__name__ in _MADE_BY_USERS else []
+    lines += [_doc(kind), ""]
+    if dataclasses.is_dataclass(kind):
+        fields = [f"`.{each.name}`" for each in dataclasses.fields(kind) if not each.name.startswith("_")]
+        lines.append(f"- {', '.join(fields)}")
     for name, member in vars(kind).items():
         if name.startswith("_") and name != "__getitem__":
             continue

@@ -170,6 +170,8 @@ class DocRunner:
         os.kill(pid, signal.SIGKILL)
         if self._server is not None and pid == self._server.pid:
             self._server.wait(timeout=30)
+            assert self._server.stdout is not None
+            self._server.stdout.close()
         return ""
 
     def stop(self) -> None:
