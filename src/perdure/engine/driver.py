@@ -47,13 +47,13 @@ class RunDriver:
 
     def lost(self, reason: str) -> None:
         """Hear that the runtime is gone."""
-        self._owner.runtime_lost(self.run_id, reason)
+        self._owner.runtime_lost(self.fence, reason)
 
 
 class SessionDriver:
     """Drives one session."""
 
-    __slots__ = ("_acting", "_engine", "_guest", "_loss", "_untold", "head", "running")
+    __slots__ = ("_acting", "_engine", "_guest", "_loss", "_unbriefed", "_untold", "head", "running")
 
     def __init__(self, engine: Engine, head: SessionHead) -> None:
         self._engine = engine
@@ -62,6 +62,7 @@ class SessionDriver:
         self._guest: Guest | None = None
         self._untold: list[Begin] = []
         self._loss: tuple[str, str] | None = None
+        self._unbriefed = False
         self._acting: asyncio.Task[None] | None = None
 
     # --- news from the store
@@ -71,12 +72,23 @@ class SessionDriver:
         before, self.head = self.head, news.head
         if news.head.active is None:
             self.running = None
+        if news.head.run is None:
+            self._guest = None
         if news.started is not None:
             self.running = news.started
-            self._begin(Begin(news.started.number, news.started.id, news.started.input_json, news.started.created_at))
+        try:
+            self._tell(before, news)
+        except Exception:
+            log.exception("session %s: its runtime could not be told of a commit; it is told again", self.head.id)
+            self._unbriefed = True
+        self.poke()
+
+    def _tell(self, before: SessionHead, news: Committed) -> None:
+        started = news.started
+        if started is not None:
+            self._begin(Begin(started.number, started.id, started.input_json, started.created_at))
         if self._guest is not None:
             self._pass_on(self._guest, before, news)
-        self.poke()
 
     def _begin(self, begin: Begin) -> None:
         if self._guest is None and self.head.run is not None and self._loss is None:
@@ -125,10 +137,10 @@ class SessionDriver:
             self._guest.tell(Answered(ask.turn, ask.id, ask.answer_json, ask.responder))
         return ask.id
 
-    def runtime_lost(self, run_id: str, reason: str) -> None:
-        """Hear that a run's runtime is gone without having been asked to go."""
-        if self.head.run is not None and self.head.run.id == run_id and self._loss is None:
-            self._loss = (run_id, reason)
+    def runtime_lost(self, fence: int, reason: str) -> None:
+        """Hear that the runtime which was given this fence is gone without having been asked to go."""
+        if self.head.run is not None and self.head.fence == fence and self._loss is None:
+            self._loss = (self.head.run.id, reason)
             self._guest = None
             self.poke()
 
@@ -144,8 +156,10 @@ class SessionDriver:
     def _wanted(self) -> str:
         action: str
         head, run = self.head, self.head.run
-        if run is not None and (self._loss is not None or self._is_foreign(head)):
+        if run is not None and (self._loss is not None or self._is_unattended(head, run)):
             return "settle_loss" if self._loss is not None else "recover"
+        if self._unbriefed and self._guest is not None:
+            return "brief"
         action = next_action(head, self._engine.clock())
         if run is not None and action != "stop_run":
             if run.phase == "starting" and self._guest is None:
@@ -154,8 +168,9 @@ class SessionDriver:
                 action = "retire"
         return WAIT if self._engine.draining and action in _BEGINNINGS else action
 
-    def _is_foreign(self, head: SessionHead) -> bool:
-        return head.worker != self._engine.worker_id
+    def _is_unattended(self, head: SessionHead, run: RunState) -> bool:
+        """Whether the run is another worker's, or ours by now and its runtime was not found again yet."""
+        return head.worker != self._engine.worker_id or (run.phase == "ready" and self._guest is None)
 
     async def _act(self) -> None:
         delay = _RETRY_FIRST
@@ -247,9 +262,8 @@ class SessionDriver:
         assert head.run is not None
         guest = await self._adopt(head) if head.host == "process" else None
         if guest is not None:
-            self._guest = guest
+            self._guest, self._unbriefed = guest, True
             await areach("engine.recover.found")
-            await self._brief(guest)
         elif head.run.phase == "stopping":
             await self._note_stopped(head.run)
         else:
@@ -264,8 +278,17 @@ class SessionDriver:
         driver = RunDriver(self, head.run.id, self.head.fence)
         return await self._engine.host(head.host).adopt(spec, driver, hibernated=hibernated)
 
-    async def _brief(self, guest: Guest) -> None:
-        """Tell an adopted runtime what may not have reached it."""
+    async def _brief(self) -> None:
+        """Tell the runtime what may not have reached it."""
+        assert self._guest is not None
+        self._unbriefed = False
+        try:
+            await self._tell_all(self._guest)
+        except BaseException:
+            self._unbriefed = True
+            raise
+
+    async def _tell_all(self, guest: Guest) -> None:
         head = self.head
         if head.winding is not None:
             guest.tell(Stop(head.winding.turn, "stopped"))

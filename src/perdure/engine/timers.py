@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -17,6 +18,9 @@ from perdure.records.instants import SECOND
 HORIZON: Final = 60 * SECOND
 PAGE: Final = 1_000
 _LONGEST_SLEEP: Final = 5.0
+_RETRY: Final = 1.0
+
+log = logging.getLogger("perdure.engine")
 
 
 class Timers:
@@ -66,9 +70,17 @@ class Timers:
         while True:
             now = self._clock()
             if now + HORIZON // 2 >= self._loaded_until:
-                await self._load(now)
+                await self._load_surely(now)
             await self._fire_due()
             await self._wait()
+
+    async def _load_surely(self, now: int) -> None:
+        try:
+            await self._load(now)
+        except Exception:
+            log.exception("the sessions that time will wake could not be read; trying again")
+            self._loaded_until = now
+            await asyncio.sleep(_RETRY)
 
     async def _load(self, now: int) -> None:
         until = now + HORIZON
@@ -86,7 +98,15 @@ class Timers:
             wake_at, session_id = heapq.heappop(self._heap)
             if self._known.get(session_id) == wake_at:
                 del self._known[session_id]
-                await self._fire(session_id)
+                await self._fire_surely(session_id)
+
+    async def _fire_surely(self, session_id: str) -> None:
+        try:
+            await self._fire(session_id)
+        except Exception:
+            log.exception("session %s: its timer could not be served; trying again", session_id)
+            if session_id not in self._known:
+                self.note(session_id, self._clock() + int(_RETRY * SECOND))
 
     async def _wait(self) -> None:
         self._changed.clear()
