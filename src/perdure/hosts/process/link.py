@@ -223,8 +223,8 @@ class WorkerLink:
         label = type(message.directive).__name__
         reach("guest.directive.before", label)
         if message.number == self._told + 1:
-            self._told = message.number
             self.tell(message.directive)
+            self._told = message.number
         link.send(encode(Told(self._told)))
         reach("guest.directive.after", label)
 

@@ -144,20 +144,27 @@ class RemoteGuest(Guest):
         await wait_exit(process)
         if self._done.is_set():
             return
-        await areach("host.ended.before")
-        # What it sent before its end still counts: a turn that it settled is settled.
+        reason = "its process ended"
+        try:
+            await areach("host.ended.before")
+            await self._hear_last_words()
+            reason = await self._how_ended()
+            await self.computer.stop(grace=0)
+        except TreeNotStopped as error:
+            log.error("%s", error)
+        except Exception:
+            # Whatever went wrong here, the driver must hear of the end.
+            log.exception("the end of a process of session %s was not dealt with in full", self.spec.session_id)
+        self._end(reason)
+        await areach("host.ended.after")
+
+    async def _hear_last_words(self) -> None:
+        """Take what it sent before its end, which still counts: a turn that it settled is settled."""
         if self._link is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS):
                     await self._down.wait()
         await self._finish_answers()
-        reason = await self._how_ended()
-        try:
-            await self.computer.stop(grace=0)
-        except TreeNotStopped as error:
-            log.error("%s", error)
-        self._end(reason)
-        await areach("host.ended.after")
 
     async def _finish_answers(self) -> None:
         if self._tasks:
@@ -252,21 +259,22 @@ class RemoteGuest(Guest):
             self._send(frame)
 
     async def _answer(self, number: int, request: Request) -> None:
-        frame = encode(await self._ask_driver(number, request))
-        await areach("host.reply.before", type(request).__name__)
+        frame = await self._frame_of_answer(number, request)
         self._answers[number] = frame
         self._send(frame)
         await areach("host.reply.after", type(request).__name__)
 
-    async def _ask_driver(self, number: int, request: Request) -> Reply:
+    async def _frame_of_answer(self, number: int, request: Request) -> bytes:
         try:
-            return Reply(number, await self._driver.handle(request))
+            frame = encode(Reply(number, await self._driver.handle(request)))
+            await areach("host.reply.before", type(request).__name__)
+            return frame
         except PerdureError as error:
-            return Reply(number, error=describe_failure(error))
+            return encode(Reply(number, error=describe_failure(error)))
         except Exception as error:
             log.exception("a request of session %s failed in the worker", self.spec.session_id)
             failure = PerdureError(f"The worker failed on this request: {error!r}. Its log has the details.")
-            return Reply(number, error=describe_failure(failure))
+            return encode(Reply(number, error=describe_failure(failure)))
 
     def _send(self, frame: bytes) -> None:
         if self._link is not None:
