@@ -1,14 +1,18 @@
-"""The engines that the conformance suite runs against: a new one joins by one class and its name in `ENGINES`."""
+"""The engines that the conformance suite runs against: a new one joins by one class and its name."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from postgres_server import INSTALL, PostgresServer, binaries
 from store_world import Clock, Engine, World
 
+from perdure.store import open_store
 from perdure.store.port import Store
 from perdure.store.sqlite import SqliteStore
 
@@ -34,7 +38,48 @@ class SqliteEngine(Engine):
         return Path(self.address, "perdure.db").read_bytes()
 
 
-ENGINES = {"sqlite": SqliteEngine}
+class PostgresEngine(Engine):
+    def __init__(self, server: PostgresServer, template: str, clock: Clock) -> None:
+        self.server = server
+        self.database = server.new_database(template)
+        self.address = server.url(self.database)
+        self._clock = clock
+
+    def store(self) -> Store:
+        return open_store(self.address, clock=self._clock)
+
+    def make_newer(self) -> None:
+        self.server.sql("INSERT INTO perdure.migrations VALUES (9999, 'post')", database=self.database)
+
+    def contents(self) -> bytes:
+        return self.server.dump(self.database).encode()
+
+
+ENGINES = ("sqlite", "postgres")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    if binaries() is None:
+        (pytest.fail if os.geteuid() == 0 else pytest.skip)(INSTALL)
+    # Nobody pulls this one's plug: without flushes a new database costs a tenth. Tests of crashes have their own.
+    server = PostgresServer(fsync=False)
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: PostgresServer) -> str:
+    """A database with the schema in it, which nobody is connected to."""
+    name = postgres.new_database()
+
+    async def migrate() -> None:
+        store = open_store(postgres.url(name))
+        await store.open()
+        await store.close()
+
+    asyncio.run(migrate())
+    return name
 
 
 @pytest.fixture
@@ -43,8 +88,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Engine:
-    return ENGINES[request.param](tmp_path, clock)
+def engine(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Engine]:
+    if request.param == "sqlite":
+        yield SqliteEngine(tmp_path, clock)
+        return
+    server, template = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_template")
+    engine = PostgresEngine(server, template, clock)
+    yield engine
+    server.drop_database(engine.database)
 
 
 @pytest.fixture

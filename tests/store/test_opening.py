@@ -15,9 +15,12 @@ from perdure.errors import NotSupported, StoreInUse, StoreTooNew
 from perdure.store import open_store
 from perdure.store.sqlite import SqliteStore
 
+# PostgreSQL is there to be shared.
+ONE_AT_A_TIME = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 CHILD = Path(__file__).with_name("crash_child.py")
 
 
+@ONE_AT_A_TIME
 async def test_a_second_opener_is_refused_and_told_who_has_it(engine: Engine) -> None:
     first, second = engine.store(), engine.store()
     await first.open()
@@ -31,6 +34,7 @@ async def test_a_second_opener_is_refused_and_told_who_has_it(engine: Engine) ->
     await second.close()
 
 
+@ONE_AT_A_TIME
 async def test_another_process_has_it_until_it_is_killed(engine: Engine) -> None:
     child = subprocess.Popen(
         [sys.executable, str(CHILD), engine.address, "store.decide.before", "hang", "1"],
@@ -86,7 +90,7 @@ async def test_a_store_is_named_by_its_folder(tmp_path: Path, form: str) -> None
     assert (folder / "perdure.db").exists()
 
 
-@pytest.mark.parametrize("address", ["postgresql://localhost/perdure", "mysql://x", "http://x"])
+@pytest.mark.parametrize("address", ["mysql://x", "http://x"])
 def test_a_store_of_another_kind_says_that_it_is_not_supported(address: str) -> None:
     with pytest.raises(NotSupported, match=address.partition(":")[0]):
         open_store(address)

@@ -9,7 +9,7 @@ from typing import Any
 from perdure.crashpoints import CrashPointReached, reach
 from perdure.errors import PerdureError, StoreError
 from perdure.rules.commands import Command
-from perdure.store.batch import Outcome, Request
+from perdure.store.batch import Batch, MustRead, Outcome, Request, Thing
 from perdure.store.port import Applied, Committed
 
 
@@ -26,6 +26,29 @@ class Waiting(Request):
 
 Errors = dict[int, StoreError]
 """What went wrong after the commit, by the command's place in it."""
+
+Missing = list[tuple[Waiting, list[Thing]]]
+"""Commands that cannot be decided yet, and what has to be read for each."""
+
+
+def decide_all(batch: Batch[Any], pending: Sequence[Waiting], largest: int) -> tuple[Missing, list[Waiting]]:
+    """Decide what can be; returns what cannot yet, and what is left once the batch has more than `largest` bytes."""
+    missing: Missing = []
+    held: set[str] = set()
+    for index, request in enumerate(pending):
+        if batch.rows.size > largest:
+            return missing, list(pending[index:])
+        session_id = request.command.session_id
+        if session_id in held:
+            missing.append((request, []))
+            continue
+        try:
+            request.outcome = batch.add(request)
+        except MustRead as must:
+            # Later commands of the session wait too: they are decided in the order in which they came.
+            held.add(session_id)
+            missing.append((request, must.things))
+    return missing, []
 
 
 def committed(taken: Sequence[Waiting]) -> Errors:

@@ -1,0 +1,198 @@
+"""The scale-out engine of the store port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from perdure.errors import DeploymentNotFound, Unavailable
+from perdure.records.sessions import Ask, Message, Run, SessionHead, Turn
+from perdure.rules.commands import Command, Idempotency
+from perdure.store import records
+from perdure.store.codec import is_canonical
+from perdure.store.listeners import Listeners
+from perdure.store.port import (
+    Applied,
+    Deployment,
+    Environment,
+    EventPage,
+    Listener,
+    SessionFilter,
+    Snapshot,
+    Store,
+)
+from perdure.store.postgres import address, reads, schema
+from perdure.store.postgres.database import Connection, Database, one_row, trip
+from perdure.store.postgres.statements import sql
+from perdure.store.postgres.writer import Writer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class PostgresStore(Store):
+    """Sessions in the schema `perdure` of a PostgreSQL database, which many processes may have open.
+
+    `url` is described in `perdure.store.postgres.address`. `clock` replaces the database's clock, in tests.
+    """
+
+    def __init__(self, url: str, *, clock: Callable[[], int] | None = None) -> None:
+        self._address = address.parse(url)
+        self._clock = clock
+        self._listeners = Listeners()
+        self._database: Database | None = None
+        self._writer: Writer | None = None
+        self._closing = asyncio.Lock()
+
+    # --- life
+
+    async def open(self) -> None:
+        """Connect, and migrate the database to what this version needs."""
+        database = Database(self._address)
+        await database.open()
+        try:
+            await schema.open_schema(database)
+        except BaseException:
+            await database.close()
+            raise
+        self._database = database
+        self._writer = Writer(database, self._listeners.tell, self._clock)
+
+    async def close(self) -> None:
+        """Finish the commits under way and close all connections."""
+        async with self._closing:
+            if self._writer is not None and self._database is not None:
+                await self._writer.close()
+                await self._database.close()
+                self._writer = self._database = None
+
+    def _check_open(self) -> None:
+        if self._closing.locked():
+            raise Unavailable("The store is closing. Nothing was changed; try again when the server is back.")
+
+    @property
+    def _write(self) -> Writer:
+        self._check_open()
+        if self._writer is None:
+            raise RuntimeError("the store is not open")
+        return self._writer
+
+    @property
+    def _open(self) -> Database:
+        self._check_open()
+        if self._database is None:
+            raise RuntimeError("the store is not open")
+        return self._database
+
+    async def _read(
+        self, function: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await self._open.run(lambda connection: function(connection, *args, **kwargs))
+
+    # --- commands
+
+    async def apply(self, command: Command) -> Applied:
+        return await self._write.apply(command)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        return self._listeners.add(listener)
+
+    # --- sessions
+
+    async def head(self, session_id: str) -> SessionHead | None:
+        return await self._read(reads.head, session_id)
+
+    async def receipt(self, identity: Idempotency) -> bytes | None:
+        return await self._read(reads.receipt, identity)
+
+    async def find_key(self, environment: str, agent: str, key: str) -> str | None:
+        return await self._read(reads.find_key, environment, agent, key)
+
+    async def sessions(self, which: SessionFilter, before: str | None, limit: int) -> list[SessionHead]:
+        return await self._read(reads.sessions, which, before, limit)
+
+    async def due(self, until: int, limit: int) -> list[tuple[str, int]]:
+        return await self._read(reads.due, until, limit)
+
+    async def unsettled(self, after: str, limit: int) -> list[SessionHead]:
+        return await self._read(reads.unsettled, after, limit)
+
+    async def snapshot(self, session_id: str, turns: int) -> Snapshot | None:
+        return await self._read(reads.snapshot, session_id, turns)
+
+    # --- what is in a session
+
+    async def events(self, session_id: str, after: int, limit: int, max_bytes: int = 4 * 1024 * 1024) -> EventPage:
+        return await self._read(reads.events, session_id, after, limit, max_bytes)
+
+    async def turn(self, session_id: str, turn_id: str) -> Turn | None:
+        return await self._read(reads.turn, session_id, turn_id)
+
+    async def turn_by_number(self, session_id: str, number: int) -> Turn | None:
+        return await self._read(reads.turn_by_number, session_id, number)
+
+    async def turns(self, session_id: str, after: int, limit: int) -> list[Turn]:
+        return await self._read(reads.turns, session_id, after, limit)
+
+    async def asks(self, session_id: str, status: str | None, after: str, limit: int) -> list[Ask]:
+        return await self._read(reads.asks, session_id, status, after, limit)
+
+    async def ask(self, session_id: str, ask_id: str) -> Ask | None:
+        return await self._read(reads.ask, session_id, ask_id)
+
+    async def message(self, session_id: str, message_id: str) -> Message | None:
+        return await self._read(reads.message, session_id, message_id)
+
+    async def runs(self, session_id: str, after: int, limit: int) -> list[Run]:
+        return await self._read(reads.runs, session_id, after, limit)
+
+    async def run(self, session_id: str, run_id: str) -> Run | None:
+        return await self._read(reads.run, session_id, run_id)
+
+    # --- environments and deployments
+
+    async def environment(self, environment: str) -> Environment | None:
+        return await self._read(reads.environment, environment)
+
+    async def environments(self) -> list[Environment]:
+        return await self._read(reads.environments)
+
+    async def put_deployment(self, deployment: Deployment) -> Deployment:
+        return await self._read(_put_deployment, deployment)
+
+    async def promote(self, environment: str, deployment_id: str) -> Environment:
+        return await self._read(_promote, environment, deployment_id)
+
+    async def deployment(self, deployment_id: str) -> Deployment | None:
+        return await self._read(reads.deployment, deployment_id)
+
+    async def deployments(self, environment: str, before: str | None, limit: int) -> list[Deployment]:
+        return await self._read(reads.deployments, environment, before, limit)
+
+
+# Both may be done twice, when the connection is lost in between: the second time finds what the first has left.
+
+
+async def _put_deployment(connection: Connection, made: Deployment) -> Deployment:
+    where = (made.environment, made.digest)
+    values = (made.id, *where, made.created_at, made.source, made.live, msgspec.json.encode(made.agents))
+    *_, rows = await trip(
+        connection,
+        [
+            (sql("insert_environment"), (made.environment, made.created_at)),
+            (sql("insert_deployment"), values),
+            (sql("deployment_by_digest"), where),
+        ],
+    )
+    return records.to_deployment(*rows[0])
+
+
+async def _promote(connection: Connection, environment: str, deployment_id: str) -> Environment:
+    known = is_canonical(deployment_id)
+    row = await one_row(connection, sql("promote"), environment, deployment_id) if known else None
+    if row is None:
+        raise DeploymentNotFound(deployment_id)
+    return Environment(*row)
