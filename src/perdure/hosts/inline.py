@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ from perdure.errors import NotSupported
 from perdure.hosts.logs import RunLog, run_log
 from perdure.hosts.protocol import Directive, Driver, Guest, Host, Request, RunSpec
 from perdure.hosts.runtime import Handlers, SessionRuntime
+
+log = logging.getLogger("perdure.run")
 
 Loader = Callable[[RunSpec], Awaitable[Handlers]]
 
@@ -37,12 +40,19 @@ class InlineGuest(Guest):
         context = contextvars.copy_context()
         context.run(run_log.set, RunLog(spec.log_path))
         self.runtime: Final = SessionRuntime(handlers, spec, InlineLink(driver), context)
+        self.runtime.broken = driver.lost
         self._init: asyncio.Task[None] | None = None
         self._context = context
 
     def begin_init(self) -> None:
         """Start `init` in the background; the driver hears how it went."""
         self._init = asyncio.get_running_loop().create_task(self.runtime.start(), context=self._context)
+        self._init.add_done_callback(self._init_ended)
+
+    def _init_ended(self, init: asyncio.Task[None]) -> None:
+        if not init.cancelled() and (error := init.exception()) is not None:
+            log.error("how an init ended could not be reported", exc_info=error)
+            self.runtime.broken(f"how its init ended could not be reported: {error!r}")
 
     def tell(self, directive: Directive) -> None:
         self.runtime.tell(directive)

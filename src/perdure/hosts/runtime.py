@@ -18,7 +18,19 @@ import msgspec
 from perdure.crashpoints import areach, reach
 from perdure.errors import PerdureError
 from perdure.hosts.context import ComputerInfo, InitContext, RecoveryInfo, RunInfo, SessionInfo, TurnContext
-from perdure.hosts.protocol import Answered, Begin, Deliver, Directive, InitRaised, Link, Ready, Released, RunSpec, Stop
+from perdure.hosts.protocol import (
+    Answered,
+    Begin,
+    Deliver,
+    Directive,
+    InitRaised,
+    Link,
+    Raised,
+    Ready,
+    Released,
+    RunSpec,
+    Stop,
+)
 from perdure.hosts.turns import TurnExecution, TurnHandler, call_surely, error_json
 
 log = logging.getLogger("perdure.run")
@@ -45,6 +57,8 @@ class SessionRuntime:
         self._execution: TurnExecution | None = None
         self._task: asyncio.Task[None] | None = None
         self.highest_turn = 0
+        self.broken: Callable[[str], None] = lambda _: None
+        """Called with the reason when nothing can be reported any more, so that this runtime has to be given up."""
         self.initialised = False
 
     # --- init
@@ -58,12 +72,12 @@ class SessionRuntime:
             await areach("runtime.init.after")
         except Exception as error:
             log.exception("init failed")
-            await self._link.call(InitRaised(self._spec.run_id, error_json(error, "init_failed")))
+            await call_surely(self._link, InitRaised(self._spec.run_id, error_json(error, "init_failed")))
             return
         self._turn_context = _turn_context(context, result)
         self.initialised = True
         await areach("runtime.ready.before")
-        await self._link.call(Ready(self._spec.run_id))
+        await call_surely(self._link, Ready(self._spec.run_id))
         await areach("runtime.ready.after")
 
     def be_ready(self) -> None:
@@ -108,11 +122,24 @@ class SessionRuntime:
         except asyncio.CancelledError:
             if not execution.stopped:
                 raise
-        except PerdureError as error:
-            # A settlement that is refused has lost its turn to someone else: the driver has ended it already.
-            log.warning("turn %s was not settled by its handler: %s", execution.number, error)
+        except Exception as error:
+            if is_refusal(error):
+                # It has lost its turn to someone else: the driver has ended it already.
+                log.warning("turn %s was not settled by its handler: %s", execution.number, error)
+            else:
+                log.exception("turn %s could not be settled", execution.number)
+                await self._fail(execution.number, error)
         if execution.stopped:
             await self._release(execution.number)
+
+    async def _fail(self, turn: int, error: Exception) -> None:
+        """Fail a turn that could not be settled, unless it was settled all the same."""
+        try:
+            await call_surely(self._link, Raised(turn, error_json(error, "runtime_failed")))
+        except Exception as failure:
+            log.exception("turn %s could not be failed either", turn)
+            if not is_refusal(failure):
+                self.broken(f"its runtime is broken: {failure!r}")
 
     def _stop(self, execution: TurnExecution) -> None:
         reach("runtime.stop")
@@ -146,6 +173,11 @@ class SessionRuntime:
         self._task.cancel()
         done, _ = await asyncio.wait([self._task], timeout=grace)
         return bool(done)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether an error is the driver's considered answer, rather than a failure of its own."""
+    return isinstance(error, PerdureError) and error.status < 500
 
 
 def _init_context(spec: RunSpec) -> InitContext:

@@ -33,7 +33,7 @@ from perdure.hosts.protocol import (
     OpenMessages,
     Question,
     Raised,
-    Released,
+    Request,
     Returned,
     Withdraw,
 )
@@ -60,14 +60,14 @@ def error_json(error: BaseException, code: str = "handler_failed") -> bytes:
     return canonical.encode({"code": known, "message": text[:ERROR_TEXT], "type": type(error).__name__}, "error")
 
 
-async def call_surely(link: Link, request: Returned | Raised | Released) -> Any:
+async def call_surely(link: Link, request: Request) -> Any:
     """Send what must not get lost, again and again while the store cannot take it; refusals are raised."""
     delay = _RETRY_FIRST
     while True:
         try:
             return await link.call(request)
         except StoreError as error:
-            log.warning("could not settle turn %s yet: %s", request.turn, error)
+            log.warning("%s could not be reported yet: %s", type(request).__name__, error)
             await asyncio.sleep(delay)
             delay = min(delay * 2, _RETRY_LONGEST)
 
@@ -250,7 +250,7 @@ class TurnExecution:
         rejected: str | None = None
         try:
             await areach("runtime.message.before")
-            await self._link.call(MessageBegun(self.number, directive.message_id))
+            await call_surely(self._link, MessageBegun(self.number, directive.message_id))
             await areach("runtime.message.started")
             await self._message_handler(Message(directive.message_id, decode_content(directive.content_json)))
         except MessageRejected:
@@ -260,9 +260,11 @@ class TurnExecution:
             rejected, self._callback_error = "callback_failed", error
         try:
             await areach("runtime.message.after")
-            await self._link.call(MessageDone(self.number, directive.message_id, rejected))
+            await call_surely(self._link, MessageDone(self.number, directive.message_id, rejected))
             await areach("runtime.message.settled")
-        except PerdureError as error:
+        except Exception as error:
+            # Later messages are dealt with all the same, and the turn fails when its handler has returned.
+            log.exception("the outcome of a message to turn %s could not be reported", self.number)
             self._callback_error = self._callback_error or error
 
     async def _finish_messages(self) -> None:

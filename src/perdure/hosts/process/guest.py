@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -56,14 +56,19 @@ async def serve(launch: Launch, handlers: Handlers) -> int:
     keeping = loop.create_task(link.keep())
     initialising = loop.create_task(_initialise(link, runtime))
     asking = loop.create_task(asked.wait())
-    await _first_of(keeping, initialising, asking)
+    broken: asyncio.Future[str] = loop.create_future()
+    runtime.broken = broken.set_result
+    await _first_of(initialising, keeping, asking, broken)
     await areach("guest.leave")
     if asking.done():
         await runtime.close(HANDLER_GRACE)
         return ASKED
     if keeping.done():
         return await _leave(launch, runtime, keeping)
-    log.critical("the session's process ends: its init could not be reported", exc_info=initialising.exception())
+    if broken.done():
+        log.critical("the session's process ends: %s", broken.result())
+    else:
+        log.critical("the session's process ends: its init could not be reported", exc_info=initialising.exception())
     return FAILED
 
 
@@ -83,11 +88,11 @@ async def _initialise(link: WorkerLink, runtime: SessionRuntime) -> None:
     await runtime.start()
 
 
-async def _first_of(keeping: asyncio.Task[str], initialising: asyncio.Task[None], asking: asyncio.Task[bool]) -> None:
-    """Return when the link or a signal says that it is over, or `init` has failed to be reported."""
-    await asyncio.wait([keeping, initialising, asking], return_when=asyncio.FIRST_COMPLETED)
+async def _first_of(initialising: asyncio.Task[None], *others: asyncio.Future[Any]) -> None:
+    """Return when one of the others says that it is over, or `init` has failed to be reported."""
+    await asyncio.wait([initialising, *others], return_when=asyncio.FIRST_COMPLETED)
     if initialising.done() and initialising.exception() is None:
-        await asyncio.wait([keeping, asking], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _leave(launch: Launch, runtime: SessionRuntime, keeping: asyncio.Task[str]) -> int:
