@@ -46,7 +46,7 @@ MODULE_LINES = 500
 FUNCTION_LINES = 80
 FUNCTION_LINES_P90 = 30
 # What the process of a session loads must not load these: they cost each session memory and time.
-HEAVY = ("pydantic", "starlette", "httpx2", "uvicorn", "cyclopts", "rich", "apsw", "watchfiles", "pathspec")
+HEAVY = ("pydantic", "starlette", "httpx2", "uvicorn", "cyclopts", "rich", "apsw", "psycopg", "watchfiles", "pathspec")
 
 
 class Module(NamedTuple):
@@ -248,7 +248,7 @@ def test_only_engines_of_the_store_know_a_database() -> None:
         module.at(found.line)
         for module in modules().values()
         for found in _imports(module)
-        if found.target.split(".")[0] in ("apsw", "sqlite3") and not module.name.startswith("perdure.store.sqlite")
+        if found.target.split(".")[0] in ("apsw", "sqlite3", "psycopg") and not module.name.startswith("perdure.store.")
     ]
     assert not wrong, "\n".join(wrong)
 
