@@ -39,7 +39,7 @@ class InlineGuest(Guest):
     def __init__(self, handlers: Handlers, spec: RunSpec, driver: Driver) -> None:
         context = contextvars.copy_context()
         context.run(run_log.set, RunLog(spec.log_path))
-        self.runtime: Final = SessionRuntime(handlers, spec, InlineLink(driver), context)
+        self.runtime: Final = SessionRuntime(handlers, spec, InlineLink(driver), context, shared=True)
         self.runtime.broken = driver.lost
         self._init: asyncio.Task[None] | None = None
         self._context = context

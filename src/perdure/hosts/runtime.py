@@ -31,7 +31,7 @@ from perdure.hosts.protocol import (
     RunSpec,
     Stop,
 )
-from perdure.hosts.turns import TurnExecution, TurnHandler, call_surely, error_json
+from perdure.hosts.turns import TurnExecution, TurnHandler, call_surely, error_json, is_cancelled, is_failure
 
 log = logging.getLogger("perdure.run")
 
@@ -46,13 +46,19 @@ class Handlers(msgspec.Struct, frozen=True):
 
 
 class SessionRuntime:
-    """Runs one session's handlers in this event loop. Its methods are called on that loop."""
+    """Runs one session's handlers in this event loop. Its methods are called on that loop.
 
-    def __init__(self, handlers: Handlers, spec: RunSpec, link: Link, context: Context | None = None) -> None:
+    `shared` says that the process is not the session's alone, so that its handlers may not end it.
+    """
+
+    def __init__(
+        self, handlers: Handlers, spec: RunSpec, link: Link, context: Context | None = None, *, shared: bool = False
+    ) -> None:
         self._handlers: Final = handlers
         self._spec: Final = spec
         self._link: Final = link
         self._context = context
+        self._shared: Final = shared
         self._turn_context: TurnContext | None = None
         self._execution: TurnExecution | None = None
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +76,9 @@ class SessionRuntime:
             await areach("runtime.init.before")
             result = await self._handlers.init(context) if self._handlers.init else None
             await areach("runtime.init.after")
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error, cancelled=is_cancelled(), shared=self._shared):
+                raise
             log.exception("init failed")
             await call_surely(self._link, InitRaised(self._spec.run_id, error_json(error, "init_failed")))
             return
@@ -109,7 +117,7 @@ class SessionRuntime:
         if directive.turn <= self.highest_turn:
             return
         self.highest_turn = directive.turn
-        self._execution = TurnExecution(directive, self._link)
+        self._execution = TurnExecution(directive, self._link, shared=self._shared)
         self._task = self._spawn(self._run(self._execution))
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[None]:

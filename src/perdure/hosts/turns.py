@@ -56,8 +56,32 @@ TurnHandler: TypeAlias = Callable[[Turn, Any], Awaitable[Any]]
 def error_json(error: BaseException, code: str = "handler_failed") -> bytes:
     """Return how a raised exception is kept: a code, its class and the start of its text."""
     known = error.code if isinstance(error, PerdureError) else code
-    text = str(error) or type(error).__name__
-    return canonical.encode({"code": known, "message": text[:ERROR_TEXT], "type": type(error).__name__}, "error")
+    return canonical.encode({"code": known, "message": _words(error), "type": type(error).__name__}, "error")
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)[:ERROR_TEXT] or type(error).__name__
+    except Exception:
+        # Even its text is user code.
+        return type(error).__name__
+
+
+def is_failure(error: BaseException, *, cancelled: bool, shared: bool) -> bool:
+    """Whether what user code raised is a failure of its own, rather than the end of its task or its process.
+
+    `cancelled` tells whether somebody else cancelled its task. Code that has its process to itself may end it; code
+    that shares the worker's (`shared`) may not.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return not cancelled
+    return shared or not isinstance(error, SystemExit | KeyboardInterrupt)
+
+
+def is_cancelled() -> bool:
+    """Whether the present task was cancelled, and did not raise `CancelledError` by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def call_surely(link: Link, request: Request) -> Any:
@@ -75,10 +99,11 @@ async def call_surely(link: Link, request: Request) -> Any:
 class TurnExecution:
     """The handler of one turn at work, and what it does through its `turn` object."""
 
-    def __init__(self, begin: Begin, link: Link) -> None:
+    def __init__(self, begin: Begin, link: Link, *, shared: bool = False) -> None:
         self.number: Final = begin.turn
         self._begin = begin
         self._link = link
+        self._shared = shared
         self._op = 0
         self._response: bytes | None = None
         self._open = True
@@ -122,7 +147,9 @@ class TurnExecution:
             result_json = _encode_result(result)
             await self._drain()
             return Returned(self.number, result_json, self._response)
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error, cancelled=self.stopped, shared=self._shared):
+                raise
             log.exception("turn %s failed", self.number)
             return Raised(self.number, error_json(error))
 
@@ -255,7 +282,9 @@ class TurnExecution:
             await self._message_handler(Message(directive.message_id, decode_content(directive.content_json)))
         except MessageRejected:
             rejected = "message_rejected"
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error, cancelled=is_cancelled(), shared=self._shared):
+                raise
             log.exception("the message handler of turn %s failed", self.number)
             rejected, self._callback_error = "callback_failed", error
         try:

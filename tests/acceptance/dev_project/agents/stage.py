@@ -78,6 +78,36 @@ async def refuse(ctx: perdure.InitContext) -> dict[str, Any]:
     return await begin(ctx)
 
 
+def raised(kind: str) -> BaseException:
+    """Return what a handler may raise, by name."""
+    return {
+        "value": ValueError("on purpose"),
+        "empty": KeyError(),
+        "cancelled": asyncio.CancelledError("by itself"),
+        "exit": SystemExit(3),
+        "keyboard": KeyboardInterrupt(),
+        "generator": GeneratorExit(),
+        "group": BaseExceptionGroup("many", [asyncio.CancelledError()]),
+        "surrogate": ValueError("a\ud800b\0c"),
+        "unspeakable": Unspeakable(),
+        "long": ValueError("x" * 5000),
+    }[kind]
+
+
+inline_odd = perdure.Agent("inline_odd")
+inline_odd.turn(act)
+process_odd = perdure.Agent("process_odd", template=SMALL)
+process_odd.turn(act)
+
+
+@inline_odd.init
+@process_odd.init
+async def be_odd(ctx: perdure.InitContext) -> None:
+    """Raise what the session's key says."""
+    assert ctx.session.key is not None
+    raise raised(ctx.session.key)
+
+
 # --- commands
 
 
@@ -196,18 +226,7 @@ class Unspeakable(Exception):
 @command
 async def fail(turn: perdure.Turn, state: Any, argument: str) -> Any:
     await turn.respond("never seen")
-    raise {
-        "value": ValueError("on purpose"),
-        "empty": KeyError(),
-        "cancelled": asyncio.CancelledError("by itself"),
-        "exit": SystemExit(3),
-        "keyboard": KeyboardInterrupt(),
-        "generator": GeneratorExit(),
-        "group": BaseExceptionGroup("many", [asyncio.CancelledError()]),
-        "surrogate": ValueError("a\ud800b\0c"),
-        "unspeakable": Unspeakable(),
-        "long": ValueError("x" * 5000),
-    }[argument]
+    raise raised(argument)
 
 
 @command
@@ -305,6 +324,8 @@ async def steered(turn: perdure.Turn, state: Any, argument: str) -> Any:
     async def hear(message: perdure.Message) -> None:
         if message.text == "nonsense":
             raise perdure.MessageRejected("not that")
+        if message.text.startswith("raise "):
+            raise raised(message.text.removeprefix("raise "))
         heard.append(message.text)
         if len(heard) == int(argument):
             enough.set()
