@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import msgspec
 
@@ -45,16 +47,30 @@ def run_dev(
     """Run a project until SIGINT or SIGTERM, then stop gracefully.
 
     `data` is the data folder, by default `.perdure` in the project. With `reload`, each change of the source becomes
-    the deployment that sessions take at their next run. `json` prints one JSON document a line instead of text.
+    the deployment that sessions take at their next run. `json` prints one JSON document a line instead of text; user
+    code that writes to stdout outside of a run writes to stderr.
 
     Raises the errors of a project that does not import when there is no earlier deployment to go on with,
     `AddressUnavailable`, `StoreInUse` and other `StoreError`s. Nothing is left running then.
     """
     path = Path(project).resolve()
     folder = Path(data).resolve() if data is not None else (path if path.is_dir() else path.parent) / DATA
-    runner = _loop_runner()
-    with runner:
-        runner.run(_dev(path, folder, host, port, reload, _say_json if json else _say_text))
+    with _own_stdout() as out, _loop_runner() as runner:
+        runner.run(_dev(path, folder, host, port, reload, partial(_say_json if json else _say_text, out)))
+
+
+@contextlib.contextmanager
+def _own_stdout() -> Iterator[TextIO]:
+    """Keep stdout for what the server says: what modules and child processes of user code print goes to stderr."""
+    sys.stdout.flush()
+    ours = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with open(os.dup(ours), "w", encoding="utf-8", errors="replace") as out:
+            yield out
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
 
 
 def _loop_runner() -> asyncio.Runner:
@@ -156,9 +172,9 @@ def _ready(say: Say, url: str, path: Path, data: Path) -> None:
     say("ready", f"Perdure is ready at {url}\n  project  {path}\n  data     {data}", url=url, data=str(data))
 
 
-def _say_text(_event: str, text: str, **_fields: Any) -> None:
-    print(text, flush=True)
+def _say_text(out: TextIO, _event: str, text: str, **_fields: Any) -> None:
+    print(text, file=out, flush=True)
 
 
-def _say_json(event: str, _text: str, **fields: Any) -> None:
-    print(msgspec.json.encode({"event": event, **fields}).decode(), flush=True)
+def _say_json(out: TextIO, event: str, _text: str, **fields: Any) -> None:
+    print(msgspec.json.encode({"event": event, **fields}).decode(), file=out, flush=True)
