@@ -58,10 +58,15 @@ class PostgresEngine(Engine):
 ENGINES = ("sqlite", "postgres")
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def need_postgres() -> None:
+    """Fail without a PostgreSQL server; skip where the one who runs the tests could not install it."""
     if binaries() is None:
         (pytest.fail if os.geteuid() == 0 else pytest.skip)(INSTALL)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    need_postgres()
     # Nobody pulls this one's plug: without flushes a new database costs a tenth. Tests of crashes have their own.
     server = PostgresServer(fsync=False)
     yield server

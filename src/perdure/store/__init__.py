@@ -37,7 +37,7 @@ def open_store(where: str | Path, *, address: str | None = None, clock: Callable
 
 
 def _postgres(url: str, clock: Callable[[], int] | None) -> Store:
-    if find_spec("psycopg") is None or find_spec("psycopg_pool") is None:
+    if find_spec("psycopg") is None:
         raise NotSupported("A postgresql store needs its driver: pip install 'perdure[postgres]'.")
     from perdure.store.postgres import PostgresStore
 

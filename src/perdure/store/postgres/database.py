@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
 from psycopg.pq import TransactionStatus
-from psycopg_pool import AsyncConnectionPool
 
 from perdure.errors import PerdureError
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.arrays import register
 from perdure.store.postgres.failures import Unsettled, is_passing, leads_nowhere, translate
+from perdure.store.postgres.pool import Pool
 from perdure.store.postgres.statements import sql
 
 Row: TypeAlias = tuple[Any, ...]
@@ -36,27 +36,20 @@ class Database:
     """Runs work on pooled connections. Work is tried again after failures that pass, until `patience` has run out."""
 
     def __init__(self, address: Address) -> None:
-        self._patience = address.patience
-        settings = {"autocommit": True, "cursor_factory": AsyncRawCursor, **address.settings}
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            address.conninfo,
-            kwargs=settings,
-            min_size=1,
-            max_size=address.connections,
-            open=False,
-            configure=_configure,
-            reset=_reset,
-            timeout=address.patience,
-            reconnect_timeout=address.patience,
-        )
+        self._address = address
+        self._pool: Pool[Connection] = Pool(self.connect, address.connections)
 
-    async def open(self) -> None:
-        """Let the pool connect; whether the server answers is found out by the first work."""
-        await self._pool.open()
+    async def connect(self) -> Connection:
+        """Return a new connection, which is the caller's."""
+        connection: Connection = await AsyncConnection.connect(
+            self._address.conninfo, autocommit=True, cursor_factory=AsyncRawCursor, **self._address.settings
+        )
+        register(connection)
+        return connection
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._pool.close()
+        await self._pool.drain()
 
     async def run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Return `work(connection)`. It must be work that can be done again, since it may be.
@@ -72,11 +65,11 @@ class Database:
 
     async def attempt(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """As `run`, but with PostgreSQL's own errors."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._address.patience
         pause = _FIRST_PAUSE
         while True:
             try:
-                async with self._connection(deadline) as connection:
+                async with self._pool.connection() as connection:
                     return await work(connection)
             except Exception as error:
                 if not is_passing(error) or time.monotonic() + pause > deadline:
@@ -86,23 +79,6 @@ class Database:
             # Jitter, lest all who waited for the same server or row come back at once.
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE)
-
-    @asynccontextmanager
-    async def _connection(self, deadline: float) -> AsyncIterator[Connection]:
-        connection = await self._pool.getconn(timeout=max(deadline - time.monotonic(), 0.05))
-        try:
-            yield connection
-        finally:
-            await self._pool.putconn(connection)
-
-
-async def _configure(connection: Connection) -> None:
-    register(connection)
-
-
-async def _reset(connection: Connection) -> None:
-    if connection.info.transaction_status != TransactionStatus.IDLE:
-        await connection.rollback()
 
 
 async def trip(connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:

@@ -6,7 +6,6 @@ import struct
 from typing import Final
 
 import psycopg
-from psycopg_pool import PoolTimeout
 
 from perdure.crashpoints import CrashPointReached
 from perdure.errors import BadRequest, PerdureError, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
@@ -62,8 +61,8 @@ def is_passing(error: BaseException) -> bool:
     code = sqlstate(error)
     if code is not None:
         return code in _PASSING or code[:2] in _PASSING_CLASSES or lost_a_race(error)
-    # Without a code it is the connection that failed: refused, lost, closed, or not to be had from the pool.
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | PoolTimeout | OSError)
+    # Without a code it is the connection that failed: refused, lost or closed.
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
 
 
 def lost_a_race(error: BaseException) -> bool:

@@ -52,7 +52,6 @@ class PostgresStore(Store):
     async def open(self) -> None:
         """Connect, and migrate the database to what this version needs."""
         database = Database(self._address)
-        await database.open()
         try:
             await schema.open_schema(database)
         except BaseException:
