@@ -109,7 +109,7 @@ def _option(line: str) -> str:
 def errors_page() -> str:
     """Return the table of the page on errors: the classes that are raised."""
     lines = ["| code | status | class | raised when |", "| --- | --- | --- | --- |"]
-    kinds = [kind for kind in errors.by_code().values() if kind.__module__ == errors.__name__]
+    kinds = [kind for kind in errors.by_code().values() if kind.__module__.startswith("perdure.errors.")]
     lines += [_error_row(kind) for kind in sorted(kinds, key=lambda kind: (kind.status, kind.code))]
     return "\n".join(lines) + "\n"
 
