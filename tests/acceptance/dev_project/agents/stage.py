@@ -108,6 +108,22 @@ async def be_odd(ctx: perdure.InitContext) -> None:
     raise raised(ctx.session.key)
 
 
+inline_slow = perdure.Agent("inline_slow")
+inline_slow.turn(act)
+process_slow = perdure.Agent("process_slow", template=SMALL)
+process_slow.turn(act)
+
+
+@inline_slow.init
+@process_slow.init
+async def take_time(ctx: perdure.InitContext) -> dict[str, Any]:
+    """Wait for the gate that is the session's key."""
+    assert ctx.session.key is not None
+    note(ctx.session.key)
+    await opened(ctx.session.key)
+    return await begin(ctx)
+
+
 # --- commands
 
 
@@ -141,7 +157,10 @@ async def wait(turn: perdure.Turn, state: Any, argument: str) -> Any:
     note(argument)
     await turn.output.write("waiting")
     await opened(argument)
-    await turn.output.write("went on")
+    try:
+        await turn.output.write("went on")
+    finally:
+        Path(f"{argument}.over").touch()
     await turn.respond("done")
     return state
 
