@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -290,6 +291,17 @@ async def test_a_process_whose_worker_never_returns_ends_itself_and_its_children
         while "code 75" not in await again.how_ended(spec):
             await asyncio.sleep(0.005)
     await again.close()
+
+
+async def test_a_process_whose_computer_is_removed_ends_itself(stage: Stage) -> None:
+    host, notes, spec = stage.host(), Notes(), stage.spec()
+    guest = await host.start(spec, notes)
+    process = guest_of(spec)
+    await host.close()
+    shutil.rmtree(guest.computer.run.parent)
+    async with asyncio.timeout(20):
+        await wait_exit(process)
+    assert "its Computer's folder is gone" in Path(spec.log_path).read_text()
 
 
 async def test_time_spent_stopped_does_not_count_as_time_without_a_worker(stage: Stage) -> None:

@@ -109,6 +109,8 @@ class WorkerLink:
                 await self._until_down()
             if self._verdict is not None:
                 return self._verdict
+            if os.fstat(self._folder).st_nlink == 0:
+                return "its Computer's folder is gone, and with it the way of any worker to it"
             # The waits are counted and not the clock: a process that was stopped for a week has not waited a week.
             absent += wait
             wait = FIRST_WAIT if await self._stirred(wait) else min(2 * wait, LONGEST_WAIT)
