@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from demo.stage import Stage
 
 ROOT = Path(__file__).parents[2]
