@@ -20,8 +20,9 @@ from perdure.records.ids import new_id
 from perdure.records.sessions import SessionHead
 from perdure.rules import commands
 from perdure.store import open_store
-from perdure.store.port import Applied, Store
+from perdure.store.port import Applied, Committed, Store
 from perdure.store.postgres import PostgresStore, writer
+from perdure.store.postgres.hints import pack, unpack
 
 CHILD = Path(__file__).with_name("postgres_child.py")
 
@@ -132,6 +133,79 @@ async def test_time_is_the_databases(store: Store, monkeypatch: pytest.MonkeyPat
     ((before,),) = server.sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
     session = await World(store).create()
     assert before < session.created_at < int(str(before)) + 60_000_000  # type: ignore[operator]
+
+
+# --- hints
+
+
+class Heard:
+    """What a store's listener was told of others' commits."""
+
+    def __init__(self, store: Store) -> None:
+        self.heads: dict[str, SessionHead] = {}
+        self.count = 0
+        self._more = asyncio.Event()
+        store.subscribe(self._told)
+
+    def _told(self, committed: Committed) -> None:
+        if committed.command is None:
+            assert list(committed.events) == []
+            self.count += 1
+            self.heads[committed.head.id] = committed.head
+            self._more.set()
+
+    async def until(self, head: SessionHead) -> None:
+        async with asyncio.timeout(10):
+            while self.heads.get(head.id) != head:
+                self._more.clear()
+                await self._more.wait()
+
+
+async def listening(store: PostgresStore) -> None:
+    assert store._hints is not None
+    async with asyncio.timeout(10):
+        await store._hints.listening.wait()
+
+
+async def test_commits_of_others_are_heard_of_together(store: PostgresStore, other: Store) -> None:
+    await listening(store)
+    heard = Heard(store)
+    mine = await World(store).create()
+    sessions = [await World(other).create() for _ in range(3)]
+    for _ in range(40):
+        await asyncio.gather(*[other.apply(enqueue(session.id)) for session in sessions])
+    for session in sessions:
+        await heard.until(await World(other).head(session))
+    assert heard.count < 3 * 41
+    assert mine.id not in heard.heads
+
+
+async def test_hints_come_back_after_their_connection_was_lost(
+    store: PostgresStore, other: Store, server: PostgresServer
+) -> None:
+    await listening(store)
+    heard = Heard(store)
+    assert store._hints is not None
+    server.sql("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE query = 'LISTEN perdure'")
+    while store._hints.listening.is_set():
+        await asyncio.sleep(0)
+    session = await World(other).create()
+    await listening(store)
+    await World(other).enqueue(session)
+    await heard.until(await World(other).head(session))
+
+
+def test_hints_of_many_sessions_fit_into_notifications() -> None:
+    changed = {new_id(): number % 2 == 0 for number in range(1000)}
+    messages = list(pack(new_id(), changed))
+    assert all(len(message) < 8000 for message in messages)
+    me = new_id()
+    found: dict[str, bool] = {}
+    for message in messages:
+        found |= unpack(me, message)
+    assert found == changed
+    assert unpack(me, next(pack(me, changed))) == {}
+    assert unpack(me, new_id() + "of another version") == {}
 
 
 # --- connections lost

@@ -31,10 +31,14 @@ from perdure.rules.commands import Command, Idempotency
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """What one command changed, told to listeners after the flush. `head` must not be changed by listeners."""
+    """What one command changed, told to listeners after the flush. `head` must not be changed by listeners.
+
+    Where several processes share a store, commits of others are told of too, as hints: with the head as it is now,
+    without command and events, several of them as one, and some not at all. A head is never told after a newer one.
+    """
 
     head: SessionHead
-    command: Command
+    command: Command | None
     events: Sequence[Event]
     started: QueuedTurn | None
     live: bool = False
@@ -137,7 +141,10 @@ class Store(ABC):
 
     @abstractmethod
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` on the loop after each commit; returns what ends the subscription."""
+        """Call `listener` on the loop after each commit of this process, and with hints of the commits of others.
+
+        Returns what ends the subscription.
+        """
 
     # --- sessions
 

@@ -4,7 +4,8 @@
 
 Ours: `perdure_connections`, at most how many connections a process keeps (6); `perdure_patience`, for how long work is
 tried again while the server is away (10s); `perdure_prepare`, `on` to prepare statements by name, which is faster, and
-safe without a pooler, with PgBouncer 1.21 or newer, or with a pooler in session mode (off).
+safe without a pooler, with PgBouncer 1.21 or newer, or with a pooler in session mode (off); `perdure_hints`, `off`
+where LISTEN has no use, behind a pooler in transaction mode (on).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Address(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
     connections: int = 6
     patience: float = 10.0
+    hints: bool = True
 
 
 def parse(url: str) -> Address:
@@ -38,7 +40,7 @@ def parse(url: str) -> Address:
     ours = {name.removeprefix("perdure_"): value for name, value in pairs if name.startswith("perdure_")}
     known = {name for name, _ in theirs}
     conninfo = f"{head}?{urlencode(theirs, quote_via=quote)}" if theirs else head
-    prepare = _switch(ours.pop("prepare", "off"))
+    prepare, hints = _switch(ours, "prepare", "off"), _switch(ours, "hints", "on")
     settings: dict[str, Any] = {"prepare_threshold": _PREPARE_AFTER if prepare else None}
     # A server that has vanished without a word is noticed within seconds, not within the two hours of TCP's own.
     settings |= {name: value for name, value in _KEEPALIVES.items() if name not in known}
@@ -46,7 +48,7 @@ def parse(url: str) -> Address:
     patience = parse_duration(ours.pop("patience", "10s")) / 1e6
     if ours:
         raise BadRequest(f"A store's address has no option perdure_{min(ours)}; see the documentation of stores.")
-    return Address(conninfo, settings, max(connections, 3), patience)
+    return Address(conninfo, settings, max(connections, 3), patience, hints)
 
 
 _KEEPALIVES: Final = {
@@ -59,9 +61,10 @@ _KEEPALIVES: Final = {
 }
 
 
-def _switch(value: str) -> bool:
+def _switch(ours: dict[str, str], name: str, otherwise: str) -> bool:
+    value = ours.pop(name, otherwise)
     if value not in ("on", "off"):
-        raise BadRequest(f"perdure_prepare is on or off, not {value!r}.")
+        raise BadRequest(f"perdure_{name} is on or off, not {value!r}.")
     return value == "on"
 
 

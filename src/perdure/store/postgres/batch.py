@@ -82,8 +82,10 @@ class Batch(batch.Batch[Rows]):
         sessions = sorted(key for kind, key in things if kind == "session")
         reads = [
             self._heads(sessions),
-            self._receipts(sorted(key for kind, key in things if kind == "receipt")),
+            # Receipts last: whoever took a session key in the meantime has left his receipt too, and an operation that
+            # was sent to two servers must see it rather than a conflict with itself.
             self._keys(sorted(key for kind, key in things if kind == "key")),
+            self._receipts(sorted(key for kind, key in things if kind == "receipt")),
         ]
         return [read for read in reads if read is not None] + self._rows(wanted)
 

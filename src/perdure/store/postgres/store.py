@@ -16,6 +16,7 @@ from perdure.store.codec import is_canonical
 from perdure.store.listeners import Listeners
 from perdure.store.port import (
     Applied,
+    Committed,
     Deployment,
     Environment,
     EventPage,
@@ -26,6 +27,7 @@ from perdure.store.port import (
 )
 from perdure.store.postgres import address, reads, schema
 from perdure.store.postgres.database import Connection, Database, one_row, trip
+from perdure.store.postgres.hints import Changed, Hints
 from perdure.store.postgres.statements import sql
 from perdure.store.postgres.writer import Writer
 
@@ -45,6 +47,7 @@ class PostgresStore(Store):
         self._listeners = Listeners()
         self._database: Database | None = None
         self._writer: Writer | None = None
+        self._hints: Hints | None = None
         self._closing = asyncio.Lock()
 
     # --- life
@@ -58,13 +61,16 @@ class PostgresStore(Store):
             await database.close()
             raise
         self._database = database
-        self._writer = Writer(database, self._listeners.tell, self._clock)
+        self._writer = Writer(database, self._tell, self._clock)
+        self._hints = Hints(database, self._heard) if self._address.hints else None
 
     async def close(self) -> None:
         """Finish the commits under way and close all connections."""
         async with self._closing:
             if self._writer is not None and self._database is not None:
                 await self._writer.close()
+                if self._hints is not None:
+                    await self._hints.close()
                 await self._database.close()
                 self._writer = self._database = None
 
@@ -98,6 +104,18 @@ class PostgresStore(Store):
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self._listeners.add(listener)
+
+    def _tell(self, committed: Committed) -> None:
+        if self._hints is not None:
+            self._hints.committed(committed)
+        self._listeners.tell(committed)
+
+    async def _heard(self, changed: Changed) -> None:
+        if not self._listeners or self._writer is None or self._closing.locked():
+            return
+        for head in await self._read(reads.heads, list(changed)):
+            if self._writer.learn(head):
+                self._listeners.tell(Committed(head, None, (), None, changed[head.id]))
 
     # --- sessions
 

@@ -196,6 +196,14 @@ class Writer:
         for request in left:
             taken.remove(request)
 
+    def learn(self, head: SessionHead) -> bool:
+        """Take note of a head that another process has committed; returns whether it is news."""
+        known = self._hints.get(head.id)
+        if known is not None and (head.fence, head.last_seq) < (known.fence, known.last_seq):
+            return False
+        self._hints[head.id] = head
+        return True
+
     def _remember(self, entries: dict[str, Entry]) -> None:
         hints = self._hints
         for session_id, entry in entries.items():
