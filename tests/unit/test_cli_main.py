@@ -322,3 +322,15 @@ def test_output_is_utf8_wherever_it_goes(served: str, monkeypatch: pytest.Monkey
     assert process.returncode == 1
     assert out == ""
     assert "naïve ☃" in err
+
+
+def test_long_lines_of_help_are_wrapped_under_themselves(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(["session", "create", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    options = lines[lines.index("Parameters:") + 1 : lines.index("Server:") - 1]
+    assert all(line.startswith(("  --", "      ")) for line in options)
+    assert all(len(line) <= 60 for line in lines)
+    assert any(line.startswith("      ") for line in options)

@@ -56,10 +56,12 @@ def make_app() -> App:
     """Return the application. A command's module is loaded when the command is used."""
     from cyclopts import App
 
+    from perdure.cli.help import HelpFormatter
+
     app = App(
         name="perdure",
         help_format="plaintext",
-        help_formatter="plain",
+        help_formatter=HelpFormatter(),
         version_flags=(),
         print_error=False,
         exit_on_error=False,
