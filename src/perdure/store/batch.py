@@ -99,6 +99,10 @@ class Batch(ABC, Generic[R]):
     def _new_sid(self, made: SessionHead, /) -> Any:
         """Return what a new session's rows are kept under."""
 
+    def _columns(self, head: SessionHead) -> Columns:
+        """Return the indexed columns of a session that change."""
+        return columns(head)
+
     def add(self, request: Request) -> Outcome:
         """Decide one command and gather its rows; a refusal is an outcome and leaves no trace.
 
@@ -189,7 +193,7 @@ class Batch(ABC, Generic[R]):
     def _write(self, entry: Entry | None, made: Decision, now: int) -> bool:
         """Gather the rows of a decision; returns whether live slots change."""
         head = made.head
-        after = columns(head)
+        after = self._columns(head)
         if entry is None:
             sid = self._new_sid(head)
             self._read["key", (head.environment, head.agent, head.key)] = head.id

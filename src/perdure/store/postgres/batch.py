@@ -12,7 +12,7 @@ from typing import Final
 from perdure.records.sessions import SessionHead
 from perdure.rules.commands import WorkerCommand
 from perdure.store import batch
-from perdure.store.batch import Entry, Request, Thing
+from perdure.store.batch import Columns, Entry, Request, Thing
 from perdure.store.codec import columns, is_canonical, unpack_head
 from perdure.store.postgres.arrays import array
 from perdure.store.postgres.database import Connection, Row, Statement, trip
@@ -38,6 +38,9 @@ class Batch(batch.Batch[Rows]):
 
     def _new_sid(self, made: SessionHead, /) -> str:
         return made.id
+
+    def _columns(self, head: SessionHead) -> Columns:
+        return (*columns(head), None if head.run is None else head.worker)
 
     async def begin(self, connection: Connection, opening: Sequence[Statement], requests: Sequence[Request]) -> None:
         """Begin the transaction, and lock and read what the commands need, in one round trip.
@@ -98,7 +101,7 @@ class Batch(batch.Batch[Rows]):
     def _take_heads(self, rows: list[Row]) -> None:
         for session_id, body, live in rows:
             head = unpack_head(body)
-            self.entries[session_id] = Entry(session_id, head, columns(head), live)
+            self.entries[session_id] = Entry(session_id, head, self._columns(head), live)
 
     def _receipts(self, scopes: list[bytes]) -> tuple[Statement, _Take] | None:
         def take(rows: list[Row]) -> None:

@@ -15,8 +15,8 @@ from perdure.store.postgres.database import Statement
 from perdure.store.postgres.statements import sql
 
 _Key = tuple[str, int]
-_SESSION: Final[tuple[Kind, ...]] = ("uuid", "text", "text", "text", "text", "int8", "bool")
-_COLUMNS: Final[tuple[Kind, ...]] = ("uuid", "text", "int8", "bool")
+_SESSION: Final[tuple[Kind, ...]] = ("uuid", "text", "text", "text", "text", "int8", "bool", "text")
+_COLUMNS: Final[tuple[Kind, ...]] = ("uuid", "text", "int8", "bool", "text")
 _HEAD: Final[tuple[Kind, ...]] = ("uuid", "bool", "bytea")
 _EVENT: Final[tuple[Kind, ...]] = ("uuid", "int8", "text", "int8", "int4", "int4", "int4", "bytea")
 _NEW_TURN: Final[tuple[Kind, ...]] = ("uuid", "int4", "uuid", "text", "int8", "int8")

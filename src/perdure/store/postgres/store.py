@@ -28,6 +28,7 @@ from perdure.store.port import (
 from perdure.store.postgres import address, reads, schema
 from perdure.store.postgres.database import Connection, Database, one_row, trip
 from perdure.store.postgres.hints import Changed, Hints
+from perdure.store.postgres.leases import Leases
 from perdure.store.postgres.statements import sql
 from perdure.store.postgres.writer import Writer
 
@@ -91,6 +92,11 @@ class PostgresStore(Store):
         if self._database is None:
             raise RuntimeError("the store is not open")
         return self._database
+
+    @property
+    def leases(self) -> Leases:
+        """Which workers are alive, and what they may claim."""
+        return Leases(self._open)
 
     async def _read(
         self, function: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs

@@ -20,13 +20,23 @@ CREATE TABLE perdure.sessions (
     key text COLLATE "C",
     status text COLLATE "C" NOT NULL,
     wake_at bigint,
-    owned boolean NOT NULL
+    owned boolean NOT NULL,
+    worker text COLLATE "C"
 );
 CREATE UNIQUE INDEX sessions_by_key ON perdure.sessions (environment, key, agent) WHERE key IS NOT NULL;
 CREATE INDEX sessions_by_status ON perdure.sessions (environment, status, id);
 CREATE INDEX sessions_by_agent ON perdure.sessions (environment, agent, status, id);
 CREATE INDEX sessions_due ON perdure.sessions (wake_at, id) WHERE wake_at IS NOT NULL;
 CREATE INDEX sessions_owned ON perdure.sessions (id) WHERE owned;
+CREATE INDEX sessions_free ON perdure.sessions (id) WHERE owned AND worker IS NULL;
+CREATE INDEX sessions_by_worker ON perdure.sessions (worker) WHERE owned;
+
+-- Workers that are alive, or were. A session's `worker` is the one that has claimed it.
+CREATE TABLE perdure.leases (
+    worker text COLLATE "C" PRIMARY KEY,
+    expires_at timestamptz NOT NULL,
+    address text
+) WITH (fillfactor = 20);
 
 -- A head is locked by whoever decides about its session, and changes with every commit: it lives apart from the indexed
 -- columns, which change seldom, with room in its page for the next version. `live` tells that there are live slots.

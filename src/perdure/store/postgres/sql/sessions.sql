@@ -51,13 +51,14 @@ ORDER BY s.id LIMIT $2;
 
 -- name: insert_sessions
 -- New sessions' indexed columns.
-INSERT INTO perdure.sessions (id, environment, agent, key, status, wake_at, owned)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[]);
+INSERT INTO perdure.sessions (id, environment, agent, key, status, wake_at, owned, worker)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[],
+                     $8::text[]);
 
 -- name: update_sessions
 -- The indexed columns of sessions that change.
-UPDATE perdure.sessions s SET status = v.status, wake_at = v.wake_at, owned = v.owned
-FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::boolean[]) AS v (id, status, wake_at, owned)
+UPDATE perdure.sessions s SET status = v.status, wake_at = v.wake_at, owned = v.owned, worker = v.worker
+FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::boolean[], $5::text[]) AS v (id, status, wake_at, owned, worker)
 WHERE s.id = v.id;
 
 -- name: put_heads
