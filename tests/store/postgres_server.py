@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -59,6 +60,7 @@ class PostgresServer:
         settings = {**_SETTINGS, "fsync": "on" if fsync else "off", "unix_socket_directories": str(self.folder)}
         with (self._data / "postgresql.auto.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+        self._guard = self._guarded()
         self.start()
 
     @property
@@ -87,10 +89,24 @@ class PostgresServer:
         self.stop(mode)
         self.start()
 
+    def _guarded(self) -> subprocess.Popen[bytes]:
+        """Start what stops the server and removes all traces when this process lets go of it, or is killed."""
+        stop = shlex.join([*self._as_user, str(self._bin / "pg_ctl"), "stop", "-m", "immediate", "-D", str(self._data)])
+        script = f"cat >/dev/null; {stop}; rm -rf {shlex.quote(str(self.folder))}"
+        return subprocess.Popen(
+            ["sh", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
     def remove(self) -> None:
         """Stop for good and remove all traces."""
-        self.stop("immediate")
-        shutil.rmtree(self.folder)
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait(60)
 
     def url(self, database: str, **options: str) -> str:
         """Return a store's address."""
