@@ -70,12 +70,14 @@ async def family(turn, state, argument):
     child = subprocess.Popen(["sh", "-c", "n=0; while :; do n=$((n+1)); echo $n > counted; sleep 0.002; done"])
     apart = subprocess.Popen(["sleep", "600"], start_new_session=True)
     down, up = os.pipe()
-    if os.fork() == 0:
+    middle = os.fork()
+    if middle == 0:
         os.setsid()
         if os.fork() == 0:
             os.write(up, b"%d" % os.getpid())
             time.sleep(600)
         os._exit(0)
+    os.waitpid(middle, 0)
     daemon = int(os.read(down, 20))
     return [child.pid, apart.pid, daemon]
 
@@ -199,7 +201,7 @@ class Stage:
         """Return the pids of living fork servers of this folder."""
         forked = self._forked()
         # What was forked a moment ago does not have its name yet, but it has a parent.
-        return [pid for pid in forked if _comm(pid) != "perdure-guest" and _parent(pid) not in forked]
+        return [pid for pid in forked if _comm(pid).startswith("python") and _parent(pid) not in forked]
 
     def spares(self) -> list[ProcessIdentity]:
         """Return the processes that wait to become a session's."""

@@ -411,7 +411,7 @@ async def test_a_process_of_an_older_run_that_dials_is_told_to_end(stage: Stage)
         await guest.detach()
         later = RemoteGuest(msgspec.structs.replace(spec, run_id="later"), Notes(), guest.computer, _unknown, id)
         later.watch(process)
-        await later.listen()
+        later.listen()
         async with asyncio.timeout(10):
             await wait_exit(process)
         assert "its worker refused it: run later" in Path(spec.log_path).read_text()

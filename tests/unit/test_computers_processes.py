@@ -109,12 +109,14 @@ pids = []
 child = subprocess.Popen(["sleep", "600"]); pids.append(child.pid)
 alone = subprocess.Popen(["sleep", "600"], start_new_session=True); pids.append(alone.pid)
 down, up = os.pipe()
-if os.fork() == 0:
+middle = os.fork()
+if middle == 0:
     os.setsid()
     if os.fork() == 0:
         os.write(up, b"%d" % os.getpid())
         time.sleep(600)
     os._exit(0)
+os.waitpid(middle, 0)
 pids.append(int(os.read(down, 20)))
 print(*pids, flush=True)
 time.sleep(600)

@@ -137,6 +137,27 @@ async def test_what_is_sent_after_the_close_is_dropped_and_the_other_end_sees_th
         assert other.recv(100) == b""
 
 
+async def test_a_connection_closed_before_it_is_made_ends_at_once() -> None:
+    ours, its = socket.socketpair()
+    gone = asyncio.Event()
+    connection = Connection(FROM_GUEST, lambda *_: None, lambda *_: gone.set())
+    connection.close("too early")
+    with its:
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=ours)
+        await gone.wait()
+        assert its.recv(1) == b""
+
+
+async def test_an_end_that_is_not_taken_is_cut_off() -> None:
+    gone = asyncio.Event()
+    connection, other = await pair(lambda _: None, lambda _: gone.set())
+    with other:
+        connection.send(bytes(4 << 20))
+        connection.close("enough")
+        await connection.until_gone(0.01)
+        await gone.wait()
+
+
 async def test_connecting_to_nobody_is_an_error_and_leaves_no_socket(tmp_path) -> None:
     connection = Connection(FROM_GUEST, lambda *_: None, lambda *_: None)
     with pytest.raises(FileNotFoundError):

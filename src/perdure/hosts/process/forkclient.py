@@ -27,6 +27,7 @@ from perdure.hosts.process.wire import Connection, connect, encode, rebuild_fail
 
 START_TIMEOUT: Final = 60.0
 _DESCRIPTOR: Final = 3
+_LAST_MOMENT: Final = 1.0
 
 
 class ForkServerGone(ProcessStartFailed):
@@ -111,10 +112,11 @@ class ForkServers:
             if recipe.key() not in self._servers:
                 await self._connect(recipe.key())
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let go of all servers; those with children live on until the last child has ended."""
         for server in list(self._servers.values()):
             server.connection.close("the worker lets go")
+            await server.connection.until_gone(_LAST_MOMENT)
         for reaper in self._reapers:
             reaper.cancel()
 

@@ -49,7 +49,7 @@ class ProcessHost(Host):
             await computer.stop(grace=0)
         guest = self._guest(spec, driver, computer)
         try:
-            await guest.listen()
+            guest.listen()
             await areach("host.launch.before")
             process = await self._launch(spec, computer)
             await areach("host.launch.after")
@@ -99,7 +99,7 @@ class ProcessHost(Host):
         return guest if guest.enter_service() else None
 
     async def _take_over(self, guest: RemoteGuest, computer: LocalComputer) -> None:
-        await guest.listen()
+        guest.listen()
         if computer.residency == "hibernated":
             await computer.resume()
         guest.nudge()
@@ -122,7 +122,7 @@ class ProcessHost(Host):
         """See `Host.close`."""
         for guest in list(self._guests):
             await guest.detach()
-        self._servers.close()
+        await self._servers.close()
 
     # --- pieces
 

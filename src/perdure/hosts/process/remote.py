@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ QUIET_TIMEOUT: Final = 5.0
 RESUME_TIMEOUT: Final = 30.0
 LAST_WORDS: Final = 1.0
 LAST_ANSWERS: Final = 10.0
+ACCEPT_PAUSE: Final = 1.0
 
 
 class RemoteGuest(Guest):
@@ -67,7 +69,7 @@ class RemoteGuest(Guest):
         self.connected: Final = asyncio.Event()
         self._driver, self._how_ended, self._let_go = driver, how_ended, let_go
         self._attachment = secrets.token_hex(8)
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._socket: tuple[int, int] | None = None
         self._process: ProcessIdentity | None = None
         self._connections: set[Connection] = set()
@@ -84,20 +86,26 @@ class RemoteGuest(Guest):
 
     # --- the socket
 
-    async def listen(self) -> None:
+    def listen(self) -> None:
         """Put up the socket that the guest dials."""
-        if self._server is None:
+        if self._listener is None:
             listener = sockets.listen(self.computer.run, SOCKET)
+            listener.setblocking(False)
             seen = os.stat(self.computer.run / SOCKET)
             self._socket = seen.st_dev, seen.st_ino
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(self._new_connection, sock=listener)
+            self._listener = listener
+            self._attend()
+
+    def _attend(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
     def _unlisten(self) -> None:
-        if self._server is None:
+        if self._listener is None:
             return
-        self._server.close()
-        self._server = None
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        self._listener = None
         path = self.computer.run / SOCKET
         with contextlib.suppress(FileNotFoundError):
             seen = os.stat(path)
@@ -105,10 +113,22 @@ class RemoteGuest(Guest):
             if (seen.st_dev, seen.st_ino) == self._socket:
                 path.unlink()
 
-    def _new_connection(self) -> Connection:
+    def _accept(self, listener: socket.socket) -> None:
+        # Not by asyncio's own server: closed between an accept and its next step, it leaves the socket open (3.11).
+        try:
+            accepted, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # Out of descriptors, most likely: the guest waits in the socket, and we do not run hot meanwhile.
+            log.error("session %s cannot take its process's call yet: %s", self.spec.session_id, error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            loop.call_later(ACCEPT_PAUSE, self._attend)
+            return
         connection = Connection(FROM_GUEST, self._take, self._lost_link)
         self._connections.add(connection)
-        return connection
+        self._spawn(_make(connection, accepted))
 
     # --- the process
 
@@ -301,7 +321,7 @@ class RemoteGuest(Guest):
         self._end_watch()
         await self.computer.stop(grace)
         await self._finish_answers()
-        self._end(None)
+        await self._leave()
         await areach("host.stop.after")
 
     async def hibernate(self) -> str:
@@ -309,6 +329,8 @@ class RemoteGuest(Guest):
         # The socket goes before the link: no dialling guest may be left waiting in it, which some backends cannot save.
         self._unlisten()
         await areach("host.quiesce.before")
+        for connection in self._connections - {self._link}:
+            connection.close("its Computer hibernates")
         if self._link is not None:
             self._send(encode(Quiesce()))
             await self._quiet()
@@ -316,7 +338,7 @@ class RemoteGuest(Guest):
         try:
             return _in_words(await self.computer.hibernate())
         except TreeNotStopped as error:
-            await self.listen()
+            self.listen()
             raise NotSupported(error.message, error.details) from error
 
     async def _quiet(self) -> None:
@@ -329,7 +351,7 @@ class RemoteGuest(Guest):
 
     async def resume(self) -> str:
         """See `Guest.resume`. Raises `Unavailable` when the runtime does not answer in 30 s."""
-        await self.listen()
+        self.listen()
         await areach("host.resume.before")
         await self.computer.resume()
         await areach("host.resume.after")
@@ -343,11 +365,20 @@ class RemoteGuest(Guest):
     async def detach(self) -> None:
         """See `Guest.detach`."""
         self._end_watch()
+        await self._leave()
+
+    async def _leave(self) -> None:
         self._end(None)
+        for connection in list(self._connections):
+            await connection.until_gone(LAST_WORDS)
 
     def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
+
+
+async def _make(connection: Connection, accepted: socket.socket) -> None:
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted)
 
 
 def _in_words(released: Released) -> str:

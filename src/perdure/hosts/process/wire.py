@@ -160,10 +160,13 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self._why = "the other end closed it"
         self._ended = False
+        self._gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's.
         self.transport = cast("asyncio.Transport", transport)
+        if self._ended:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -174,6 +177,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
+        self._gone.set()
         self._lost(self, str(error) if error else self._why)
 
     def send(self, frame: bytes) -> None:
@@ -183,11 +187,22 @@ class Connection(asyncio.Protocol):
 
     def close(self, why: str) -> None:
         """End the connection after what was sent, for both ends, even if a forked child still holds the socket."""
-        if self.transport is not None and not self._ended:
-            self._ended, self._why = True, why
+        if self._ended:
+            return
+        self._ended, self._why = True, why
+        if self.transport is not None:
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self.transport.close()
+
+    async def until_gone(self, timeout: float) -> None:
+        """Wait for the end after `close`; an end that does not take what was sent is cut off after `timeout` s."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._gone.wait()
+        except TimeoutError:
+            if self.transport is not None:
+                self.transport.abort()
 
 
 async def connect(connection: Connection, path: str) -> None:
