@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from dev_parts import Dev, ended, gone, is_so, log_of, new_file, types_of, until
+from dev_parts import Dev, ended, gone, log_of, new_file, types_of, until
 
 from perdure.client.aio import AsyncClient
 from perdure.client.retry import Retry
@@ -35,7 +35,7 @@ async def test_interrupt_while_init_runs_holds_and_lets_it_finish(client: AsyncC
     await new_file(Path(f"{gate}.ledger"))
     control = await session.interrupt()
     gate.touch()
-    await is_so(session, lambda seen: seen.run is not None and seen.run.state == "ready")
+    await new_file(Path(f"{gate}.over"))
     assert (await session.turn(str(receipt.turn_id)).get()).status == "queued"
     assert control.hold_id is not None
     await session.resume(control.hold_id)

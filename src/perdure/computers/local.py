@@ -182,7 +182,8 @@ class LocalComputer(Computer):
 
     async def _placed(self) -> None:
         if self._placing is not None:
-            await self._placing
+            # Whoever waits here may be cancelled, and others wait too.
+            await asyncio.shield(self._placing)
 
     async def save(self) -> str:
         """See `Computer.save`."""

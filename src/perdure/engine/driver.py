@@ -14,6 +14,7 @@ from perdure.crashpoints import areach, reach
 from perdure.engine.translate import to_command
 from perdure.errors import NotSupported, PerdureError, ProcessStartFailed, StaleFence, StoreError
 from perdure.hosts.protocol import Answered, Begin, Deliver, Guest, Request, RunSpec, Stop
+from perdure.hosts.turns import is_cancelled
 from perdure.records.ids import new_id
 from perdure.records.sessions import Ask, QueuedTurn, RunState, SessionHead
 from perdure.rules import commands as c
@@ -190,6 +191,11 @@ class SessionDriver:
                     log.warning("session %s has another owner; this worker lets go of it", self.head.id)
                     self._engine.forget(self)
                     return
+                except asyncio.CancelledError as error:
+                    if is_cancelled():
+                        raise
+                    # Something that the action waited for was cancelled, and not the action.
+                    self._report(wanted, error)
                 except Exception as error:
                     self._report(wanted, error)
                 await asyncio.sleep(delay)
@@ -198,7 +204,7 @@ class SessionDriver:
             self._acting = None
         self._engine.rest(self)
 
-    def _report(self, wanted: str, error: Exception) -> None:
+    def _report(self, wanted: str, error: BaseException) -> None:
         expected = isinstance(error, StoreError)
         log.error("session %s: %s failed, trying again: %s", self.head.id, wanted, error, exc_info=not expected)
 

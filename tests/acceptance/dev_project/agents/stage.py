@@ -121,6 +121,7 @@ async def take_time(ctx: perdure.InitContext) -> dict[str, Any]:
     assert ctx.session.key is not None
     note(ctx.session.key)
     await opened(ctx.session.key)
+    Path(f"{ctx.session.key}.over").touch()
     return await begin(ctx)
 
 
