@@ -23,8 +23,8 @@ class Idempotency(msgspec.Struct, frozen=True):
 class Permit(msgspec.Struct, frozen=True):
     """A worker's leave to start a turn in the very commit that admits it.
 
-    `run_id` lets it begin a run where there is none: one that is ready at once for an inline agent (without `init`), one
-    that starts for an agent with a process of its own.
+    `run_id` lets it begin a run where there is none: one that is ready at once for an inline agent (without `init`),
+    one that starts for an agent with a process of its own.
     """
 
     worker: str
