@@ -52,6 +52,7 @@ class Story:
         create += ["--idempotency-key", "tutorial:assistant:1"]
         receipt = await self._world.run(*create)
         self._session = receipt["session_id"]
+        self._stage.answer(f"session_id: {self._session}\nturn_id: {receipt['turn_id']}")
         self._inputs.append("first")
         self._expect(await self._wait(receipt["turn_id"]), counter=1, started_as="initial")
         again = await self._world.run(*create)
