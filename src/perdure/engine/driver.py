@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.crashpoints import areach, reach
 from perdure.engine.translate import to_command
 from perdure.errors import NotSupported, PerdureError, ProcessStartFailed, StaleFence, StoreError
-from perdure.hosts.protocol import Answered, Begin, Deliver, Guest, Request, RunSpec, Stop
+from perdure.hosts.protocol import Answered, Begin, Deliver, Directive, Guest, Request, RunSpec, Stop
 from perdure.hosts.turns import is_cancelled
 from perdure.records.ids import new_id
 from perdure.records.sessions import Ask, QueuedTurn, RunState, SessionHead
@@ -74,7 +75,8 @@ class SessionDriver:
         if news.head.active is None:
             self.running = None
         if news.head.run is None:
-            self._guest = None
+            self._guest, self._unbriefed = None, False
+            self._untold.clear()
         if news.started is not None:
             self.running = news.started
         try:
@@ -85,6 +87,9 @@ class SessionDriver:
         self.poke()
 
     def _tell(self, before: SessionHead, news: Committed) -> None:
+        if self._unbriefed:
+            # It is told all at once, so that nothing overtakes what it has missed.
+            return
         started = news.started
         if started is not None:
             self._begin(Begin(started.number, started.id, started.input_json, started.created_at))
@@ -285,32 +290,34 @@ class SessionDriver:
         return await self._engine.host(head.host).adopt(spec, driver, hibernated=hibernated)
 
     async def _brief(self) -> None:
-        """Tell the runtime what may not have reached it."""
-        assert self._guest is not None
+        """Tell the runtime what may not have reached it; until then nothing else is passed on to it."""
+        while True:
+            concern = _concern(self.head)
+            directives = [directive async for directive in self._all_to_tell(self.head)]
+            if concern == _concern(self.head):
+                break
+        for directive in directives:
+            if self._guest is not None:
+                self._guest.tell(directive)
         self._unbriefed = False
-        try:
-            await self._tell_all(self._guest)
-        except BaseException:
-            self._unbriefed = True
-            raise
+        self._untold.clear()
 
-    async def _tell_all(self, guest: Guest) -> None:
-        head = self.head
+    async def _all_to_tell(self, head: SessionHead) -> AsyncIterator[Directive]:
         if head.winding is not None:
-            guest.tell(Stop(head.winding.turn, "stopped"))
+            yield Stop(head.winding.turn, "stopped")
         active = head.active
         if active is None:
             return
         turn = await self._engine.store.turn(head.id, active.id)
         assert turn is not None
-        guest.tell(Begin(active.number, active.id, turn.input_json, turn.created_at))
+        yield Begin(active.number, active.id, turn.input_json, turn.created_at)
         for ask in await self._engine.store.asks(head.id, None, active.id, 1000):
             if ask.turn == active.number and ask.status != "pending":
-                guest.tell(Answered(ask.turn, ask.id, ask.answer_json, ask.responder))
+                yield Answered(ask.turn, ask.id, ask.answer_json, ask.responder)
         for message_id in active.messages:
             message = await self._engine.store.message(head.id, message_id)
             if message is not None:
-                guest.tell(Deliver(message.turn, message.id, message.content_json))
+                yield Deliver(message.turn, message.id, message.content_json)
 
     async def _stop_run(self) -> None:
         head = self.head
@@ -425,6 +432,12 @@ class SessionDriver:
     def has_guest(self) -> bool:
         """Whether a runtime is at hand."""
         return self._guest is not None
+
+
+def _concern(head: SessionHead) -> tuple[Any, ...]:
+    """Return what of a head its runtime is told."""
+    active = head.active
+    return head.winding, active and (active.number, active.asks, active.messages)
 
 
 def spec_of(head: SessionHead, *, agent: Any, source: str, log_path: str, computer_path: str | None) -> RunSpec:
