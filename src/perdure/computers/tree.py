@@ -12,7 +12,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Final
 
 from perdure.computers.exits import wait_gone
@@ -20,6 +19,7 @@ from perdure.computers.identity import ProcessIdentity, ProcessStat, boot_id, is
 from perdure.errors import PerdureError
 
 MARK: Final = "PERDURE_COMPUTER_ID"
+_KERNEL: Final = 2
 _SETTLE: Final = 0.001
 _PATIENCE: Final = 5.0
 
@@ -50,7 +50,8 @@ def process_table() -> dict[int, ProcessStat]:
 
 def _is_marked(pid: int, mark: bytes) -> bool:
     try:
-        return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            return mark in file.readall().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         # A process whose environment we may not read runs as somebody else: the marked ones run as we do.
         return False
@@ -91,8 +92,11 @@ class ProcessTree:
             if root.boot_id == here and root.pid in table and table[root.pid].start == root.start
         }
         caged = {pid for pid in self._procs() if pid in table}
-        marked = {pid for pid in table if pid not in roots | caged and _is_marked(pid, self._mark)}
-        return (roots | caged | marked) - {os.getpid(), 1}
+        known = roots | caged
+        # The kernel's own threads, which are many and have no environment, are children of its process 2.
+        unknown = (stat.pid for stat in table.values() if stat.pid not in known and stat.parent != _KERNEL)
+        marked = {pid for pid in unknown if _is_marked(pid, self._mark)}
+        return (known | marked) - {os.getpid(), 1}
 
     async def freeze(self) -> list[ProcessIdentity]:
         """Stop every member with SIGSTOP and return them once all are seen stopped.
