@@ -28,6 +28,7 @@ from perdure.rules import decision as changes
 from perdure.rules.commands import Command, NewTurn, Permit
 from perdure.rules.decide import decide
 from perdure.rules.decision import Decision, Needs
+from perdure.rules.dispatch import next_action
 
 ADA = Issuer("user", "ada")
 SECOND = 1_000_000
@@ -204,8 +205,12 @@ class Session:
         hold = commands.Interrupt(session_id=self.id, hold_id=new_id(), message=message, **control)
         return str(self.do(hold)["hold_id"])
 
-    def resume(self, hold_id: str) -> Any:
-        return self.do(commands.Resume(session_id=self.id, control_id=new_id(), hold_id=hold_id, issuer=ADA))
+    def resume(self, hold_id: str, *, owner: bool = True) -> Any:
+        """Release a hold; then the session's owner, if it lives, does what is to be done."""
+        told = self.do(commands.Resume(session_id=self.id, control_id=new_id(), hold_id=hold_id, issuer=ADA))
+        if owner and next_action(self.h, self.now) == "start_turn":
+            self.work(commands.StartTurn)
+        return told
 
     def close(self) -> Any:
         return self.do(commands.Close(session_id=self.id, control_id=new_id(), issuer=ADA))

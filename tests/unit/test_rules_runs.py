@@ -172,6 +172,17 @@ def test_an_interrupt_stops_the_turn_and_holds_the_rest() -> None:
     assert [turn.number for turn in session.started] == [1, 2]
 
 
+def test_a_release_starts_nothing_on_a_run_whose_worker_may_be_dead() -> None:
+    session = process()
+    session.enqueue("b")
+    hold = session.interrupt()
+    session.work(commands.HandlerReleased, turn=1)
+    session.resume(hold, owner=False)
+    assert session.statuses == ["interrupted", "queued"]
+    session.lose("its worker was lost")
+    assert (session.statuses, session.h.losses) == (["interrupted", "queued"], 0)
+
+
 def test_nothing_starts_before_the_stopped_handler_has_let_go() -> None:
     session = process()
     session.enqueue()

@@ -12,7 +12,7 @@ from perdure.rules.commands import Cancel, Close, Interrupt, PlaceHold, Resume, 
 from perdure.rules.decision import Decision, Draft, Found, PutHold, TurnEnded, data, need, receipt
 from perdure.rules.dispatch import close_at, hibernate_at
 from perdure.rules.sessions import settle_closing
-from perdure.rules.turns import start_next, stop_active
+from perdure.rules.turns import stop_active
 
 HOLD_LIMIT: Final = 32
 LOSSES_BEFORE_HOLD: Final = 3
@@ -63,7 +63,7 @@ def resume(head: SessionHead, command: Resume, now: int, found: Found) -> Decisi
         draft.head.losses = 0
     draft.change(PutHold(replace(hold, released_at=now)))
     draft.event("session.resumed", data(hold_id=hold.id), in_run=False)
-    start_next(draft, found, command)
+    # Its owner starts the next turn: the run that the head knows may be a dead worker's.
     settle_closing(draft)
     return draft.done(told)
 

@@ -8,7 +8,6 @@ from perdure.errors import QueueFull, SessionNotOpen, TurnNotRunning
 from perdure.records.sessions import ENDED, ActiveTurn, QueuedTurn, RunState, SessionHead, Turn, Winding
 from perdure.rules import asks, messages
 from perdure.rules.commands import (
-    Command,
     CompleteTurn,
     Enqueue,
     FailTurn,
@@ -100,10 +99,13 @@ def start(draft: Draft, queued: QueuedTurn) -> None:
     draft.started = queued
 
 
-def start_next(draft: Draft, found: Found, command: Command) -> None:
-    """Start the next queued turn if it may run on a process that is ready, and the worker takes more work."""
+def start_next(draft: Draft, found: Found, command: WorkerCommand) -> None:
+    """Start the next queued turn if it may run on a process that is ready, and the worker takes more work.
+
+    Only a command whose fence was checked may do so: without it nobody says that the run's worker is alive.
+    """
     head = draft.head
-    if isinstance(command, WorkerCommand) and not command.start:
+    if not command.start:
         return
     ready = head.run is not None and head.run.phase == "ready"
     awake = head.computer is None or head.computer.residency == "running"

@@ -1,0 +1,14 @@
+"""An agent whose handlers do what the test tells them, one act at a time."""
+
+from __future__ import annotations
+
+from session_stage import play
+
+import perdure
+
+actor = perdure.Agent("actor", max_turn_duration="10m", close_after_idle="1h")
+
+
+@actor.turn
+async def turn(turn: perdure.Turn, ctx: perdure.TurnContext) -> str:
+    return await play(turn, ctx)
