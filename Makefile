@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test postgresql check bench clean
 
 help:
 	@echo "make demo    walk the tutorial with short timers, and break what it promises to survive"
@@ -35,8 +35,14 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check
+test: check postgresql
 	$(BIN)/pytest -n $(WORKERS)
+
+# The tests start a PostgreSQL server of their own. Debian's package would start one too: it is told not to.
+postgresql:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || test "$$(id -u)" -ne 0 || { \
+		mkdir -p /etc/postgresql-common && echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends postgresql; }
 
 bench: $(READY)
 	$(BIN)/python -m bench
