@@ -78,7 +78,7 @@ def init_failed(head: SessionHead, command: InitFailed, now: int, _: Found) -> D
     check_fence(head, command)
     draft = Draft(head, now)
     run = run_of(head, command.run_id)
-    if run is None or run.phase == "stopping":
+    if run is None or run.phase != "starting":
         return draft.done()
     draft.event("session.init_failed", with_raw({"error": command.error_json}))
     draft.head.run = replace(run, phase="stopping", reason="init_failed")
