@@ -21,7 +21,8 @@ LOSSES_BEFORE_HOLD: Final = 3
 def place(draft: Draft, hold_id: str, reason: str, issuer: Issuer, message: str | None = None) -> None:
     """Add a hold; queued turns wait until exactly this one is released."""
     head = draft.head
-    if len(head.holds) >= HOLD_LIMIT:
+    # What the system has to say is never refused: a loss could not be settled then. It says it once a run.
+    if issuer != SYSTEM and len(head.holds) >= HOLD_LIMIT:
         raise TooManyHolds(head.id, HOLD_LIMIT)
     hold = Hold(hold_id, reason, issuer, draft.now, message)
     head.holds = (*head.holds, hold)
