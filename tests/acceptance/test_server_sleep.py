@@ -206,6 +206,23 @@ async def test_a_session_that_is_held_sleeps_and_its_resume_wakes_it(asleep: Asl
     assert (await asleep.result(queued))["reason"] == "slept"
 
 
+async def test_a_turn_that_outlasts_a_stop_in_peace_is_interrupted_and_no_loss(tmp_path: Path, gate: Path) -> None:
+    settings = Settings(drain=0.05)
+    for number in (1, 2, 3, 4):
+        async with open_node(tmp_path / "data", settings=settings) as node:
+            asleep = Asleep(node)
+            if number == 1:
+                await node.service.deploy(SCOPE, pack(PROJECT).data)
+                session = await asleep.create("count")
+            turn = await asleep.enqueue(session, f"wait {gate}")
+            await asleep.until(session, "turn.output", count=number)
+        async with open_node(tmp_path / "data", settings=settings) as node:
+            stopped = await node.service.turn(SCOPE, session, turn["turn_id"])
+            assert (stopped.status, stopped.reason) == ("interrupted", "process_stopped")
+            head = (await node.service.session(SCOPE, session)).head
+            assert (head.losses, head.holds, head.run, head.run_end) == (0, (), None, "server_stopped")
+
+
 async def test_what_a_restart_finds_sleeping(dev: Dev) -> None:
     """An inline session that was idle when its server stopped in peace goes on as one that slept."""
     async with dev.client() as client:

@@ -103,6 +103,19 @@ async def test_what_is_sent_while_the_server_stops_is_accepted_once_or_not_at_al
         assert sorted(texts_sent) == sorted(f"echo {name}.{n}" for name, count in enumerate(sent) for n in range(count))
 
 
+async def test_a_second_signal_stops_at_once_and_loses_nothing(dev: Dev, gate: Path) -> None:
+    async with dev.client() as client:
+        receipt = await client.agents["inline"].create_session(text=f"wait {gate}")
+        session = client.session(receipt.session_id)
+        await until(session, "turn.output")
+        dev.terminate()
+        await asyncio.to_thread(dev.hear, "stopping")
+        dev.terminate()
+        assert await stopped(dev) == 130
+        dev.start()
+        assert (await ended(session, receipt)).reason == "process_lost"
+
+
 async def test_interrupt_from_the_keyboard_stops_in_peace_too(dev: Dev) -> None:
     assert dev.process is not None
     dev.process.send_signal(2)

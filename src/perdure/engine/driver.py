@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.engine")
 
 STOP_GRACE: Final = 10.0
+LAST_MOMENT: Final = 1.0
 _BEGINNINGS: Final = frozenset({"start_run", "start_guest", "start_turn", "resume_computer", "hibernate", "retire"})
 _RETRY_FIRST: Final = 0.05
 _RETRY_LONGEST: Final = 5.0
@@ -409,6 +410,14 @@ class SessionDriver:
         await self._apply(c.PlaceHold(session_id=self.head.id, hold_id=new_id(), reason=reason, message=message[:1000]))
 
     # --- the end of the worker
+
+    async def end(self, reason: str) -> None:
+        """End an inline session's run, since its worker ends; a turn that still runs is interrupted and is no loss."""
+        await self.sleep(reason, though_queued=True)
+        run, guest = self.head.run, self._guest
+        if run is not None and guest is not None:
+            await guest.stop(LAST_MOMENT)
+            await self._note_stopped(run, reason)
 
     async def detach(self) -> None:
         """Let go of the session without stopping a process that another worker can adopt."""

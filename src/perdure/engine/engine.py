@@ -115,7 +115,13 @@ class Engine:
             busy = [d.head.id for d in self._drivers.values() if self._holds_work(d)]
             log.warning("stopping while %d inline turns still run; they will be interrupted", len(busy))
         inline = [d for d in self._drivers.values() if d.head.host == "inline" and d.head.run is not None]
-        await asyncio.gather(*(self._sleep(driver, "server_stopped", though_queued=True) for driver in inline))
+        await asyncio.gather(*(self._end_inline(driver) for driver in inline))
+
+    async def _end_inline(self, driver: SessionDriver) -> None:
+        try:
+            await driver.end("server_stopped")
+        except PerdureError as error:
+            log.warning("session %s could not be ended; its next worker settles it: %s", driver.head.id, error)
 
     def _holds_work(self, driver: SessionDriver) -> bool:
         head = driver.head
@@ -192,9 +198,9 @@ class Engine:
                 self._spawn(self._sleep(driver, "slept"))
         self._schedule_sweep()
 
-    async def _sleep(self, driver: SessionDriver, reason: str, *, though_queued: bool = False) -> None:
+    async def _sleep(self, driver: SessionDriver, reason: str) -> None:
         try:
-            await driver.sleep(reason, though_queued=though_queued)
+            await driver.sleep(reason)
         except PerdureError as error:
             log.warning("session %s could not be put to sleep: %s", driver.head.id, error)
 

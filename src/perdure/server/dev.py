@@ -31,6 +31,7 @@ from perdure.store.port import Deployment
 PROJECT: Final = "demo"
 ENVIRONMENT: Final = "development"
 DATA: Final = ".perdure"
+_AT_ONCE: Final = 130
 
 Say = Callable[..., None]
 
@@ -44,7 +45,7 @@ def run_dev(
     reload: bool = True,
     json: bool = False,
 ) -> None:
-    """Run a project until SIGINT or SIGTERM, then stop gracefully.
+    """Run a project until SIGINT or SIGTERM, then stop gracefully; at a second signal, at once.
 
     `data` is the data folder, by default `.perdure` in the project. With `reload`, each change of the source becomes
     the deployment that sessions take at their next run. `json` prints one JSON document a line instead of text; user
@@ -119,8 +120,15 @@ def _ensure_keys(data: Path, host: str, say: Say) -> None:
 
 def _stop_on_signals() -> asyncio.Event:
     stop = asyncio.Event()
+
+    def heard() -> None:
+        if stop.is_set():
+            # Somebody does not want to wait. It is as safe as kill -9: the next start settles what ran.
+            os._exit(_AT_ONCE)
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, heard)
     return stop
 
 
