@@ -10,8 +10,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from dev_parts import Dev, ended, is_so, log_of, types_of, until
+from dev_parts import Dev, answer_text, ended, is_so, log_of, texts, types_of, until
 
+from perdure.api.turns import Turn
 from perdure.client.aio import AsyncClient
 from perdure.errors import (
     AnswerInvalid,
@@ -255,6 +256,39 @@ async def test_a_question_that_is_taken_back_is_cancelled(client: AsyncClient, g
     assert (done.status, done.result) == ("completed", True)
     assert (await session.ask(asked.data["ask_id"]).get()).status == "cancelled"
     assert await types_of(session, "ask.") == ["ask.created", "ask.cancelled"]
+
+
+# --- responses and output
+
+
+@pytest.mark.parametrize("agent", ["inline", "process"])
+async def test_a_response_is_staged_once_and_seen_when_its_turn_completes(client: AsyncClient, agent: str) -> None:
+    receipt = await client.agents[agent].create_session()
+    session = client.session(receipt.session_id)
+
+    async def respond(*responses: Any) -> Turn:
+        return await ended(session, await session.enqueue(text=f"respond {json.dumps(responses)}"))
+
+    turn = await respond("one", "two", "three")
+    assert (answer_text(turn), turn.result) == ("one", ["response_already_staged"] * 2)
+    assert answer_text(await respond([{"type": "text", "text": "a"}, {"type": "json", "value": 1}])) == "a"
+    assert (answer_text(await respond("")), answer_text(await respond([]))) == ("", "")
+    assert answer_text(await respond()) is None
+    failed = await respond("lost", None)
+    assert (failed.status, failed.response) == ("failed", None)
+    refused = await respond(300_000, "small")
+    assert (answer_text(refused), refused.result) == ("small", ["content_too_large"])
+    assert "lost" not in str([event.data for event in await log_of(session) if event.type == "turn.failed"])
+
+
+@pytest.mark.parametrize("agent", ["inline", "process"])
+async def test_what_was_piped_before_a_fragment_that_fails_stays(client: AsyncClient, agent: str) -> None:
+    receipt = await client.agents[agent].create_session(text="pipe")
+    session = client.session(receipt.session_id)
+    turn = await ended(session, receipt)
+    assert turn.error is not None
+    assert (turn.status, turn.error.code) == ("failed", "not_json")
+    assert texts(await log_of(session), turn.id) == ["one", "two"]
 
 
 # --- steering

@@ -196,7 +196,8 @@ class TurnExecution:
         self._check_open()
         if self._response is not None:
             raise ResponseAlreadyStaged
-        self._response = b"[]" if content in ("", []) else encode_content(content, "response")
+        # No parts are an answer that says nothing, which is another thing than no answer.
+        self._response = encode_content("" if content == [] else content, "response")
 
     def _check_running(self) -> None:
         if self.stopped:

@@ -42,6 +42,8 @@ def encode_content(content: ContentLike, what: str = "content") -> bytes:
     if type(content) is str:
         return _bounded(canonical.encode_text_part(content), what)
     parts = [_plain_part(part, what) for part in _as_list(content, what)]
+    if not parts:
+        raise InvalidContent(what, "it has no parts; an empty text is a part, too")
     if len(parts) > CONTENT_PARTS:
         raise ContentTooLarge(what, f"{len(parts)} parts", f"{CONTENT_PARTS} parts")
     return _bounded(canonical.encode(parts, what), what)

@@ -7,11 +7,13 @@ with a line for each time that it was started.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +215,7 @@ async def big(turn: perdure.Turn, state: Any, argument: str) -> Any:
 async def write(turn: perdure.Turn, state: Any, argument: str) -> Any:
     """Try outputs that cannot be stored."""
     refused = []
-    for content in ("x" * (300 * 1024), {"type": "json", "value": float("inf")}, ["x"] * 65, {"type": "sound"}, 7):
+    for content in ("x" * (300 * 1024), {"type": "json", "value": float("inf")}, ["x"] * 65, {"type": "sound"}, 7, []):
         try:
             await turn.output.write(content)  # type: ignore[arg-type]
         except perdure.PerdureError as error:
@@ -236,6 +238,44 @@ async def echo(turn: perdure.Turn, state: Any, argument: str) -> Any:
     await turn.output.write(turn.input)
     await turn.respond(turn.input)
     return turn.text
+
+
+@command
+async def respond(turn: perdure.Turn, state: Any, argument: str) -> Any:
+    """Stage each response of a JSON list, a number being that much text, and return what was refused; null raises."""
+    refused = []
+    for response in json.loads(argument):
+        if response is None:
+            raise ValueError("on purpose")
+        try:
+            await turn.respond("x" * response if isinstance(response, int) else response)
+        except perdure.PerdureError as error:
+            refused.append(error.code)
+    return refused
+
+
+@command
+async def pipe(turn: perdure.Turn, state: Any, argument: str) -> Any:
+    """Pipe fragments of which the third cannot be stored."""
+
+    async def fragments() -> AsyncIterator[Any]:
+        yield "one"
+        yield "two"
+        yield {"type": "json", "value": float("nan")}
+        yield "never"
+
+    return await turn.output.pipe(fragments())
+
+
+@command
+async def block(turn: perdure.Turn, state: Any, argument: str) -> Any:
+    """Block the event loop until the gate is open."""
+    note(argument)
+    await turn.output.write("blocking")
+    while not Path(argument).exists():
+        time.sleep(0.01)
+    await turn.output.write("went on")
+    return state
 
 
 class Unspeakable(Exception):
