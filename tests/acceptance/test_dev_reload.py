@@ -156,6 +156,19 @@ async def test_another_environment_stays_on_what_was_deployed_there(edited: Edit
         assert [await result(each, "version") for each in (session, sleeping, new)] == [1, 1, 2]
 
 
+async def test_a_project_of_one_file_is_followed_too(tmp_path: Path) -> None:
+    source = "import perdure\n\none = perdure.Agent('one')\n\n\n@one.turn\nasync def turn(turn, ctx):\n    return 1\n"
+    (tmp_path / "one.py").write_text(source)
+    (tmp_path / "other.py").write_text("raise LookupError('not asked for')\n")
+    with running(tmp_path / "one.py", tmp_path / "server") as dev:
+        async with dev.client() as client:
+            session, turn = await start(client, "one", "")
+            assert (await ended(session, turn)).result == 1
+            (tmp_path / "one.py").write_text(source.replace("return 1", "return 2"))
+            await asyncio.to_thread(dev.hear, "reloaded")
+            assert await result(session, "") == 2
+
+
 async def test_a_file_beside_the_agents_counts_and_data_do_not(tmp_path: Path) -> None:
     """The default data folder is inside the project, where nothing that is written to it may cause a reload."""
     project = copy_project(tmp_path / "project")

@@ -11,6 +11,7 @@ import pytest
 from dev_parts import Dev, ended, gone, is_so, log_of, new_file, texts, types_of, until
 
 from perdure.client.aio import AsyncClient, AsyncSessionHandle
+from perdure.errors import AskCancelled
 
 
 def started(gate: Path) -> int:
@@ -71,6 +72,63 @@ async def test_an_inline_turn_is_interrupted_and_the_queue_goes_on(dev: Dev, gat
         }
         assert started(gate) == 1
         assert (await session.get()).losses == 0
+
+
+async def test_a_process_that_dies_while_the_server_is_away(dev: Dev, gate: Path) -> None:
+    async with dev.client() as client:
+        session, child = await begin(client, "process", "child")
+        child_pid = (await ended(session, child)).result
+        turn, queued = await session.enqueue(text=f"wait {gate}"), await session.enqueue(text="count")
+        await until(session, "turn.output")
+        guest = await dev.guest(session)
+        dev.kill()
+        os.kill(guest, signal.SIGKILL)
+        dev.start()
+        lost = await ended(session, turn)
+        assert (lost.status, lost.reason) == ("interrupted", "process_lost")
+        assert (await ended(session, queued)).result == {
+            "turns": 1,
+            "started_as": "reconstructed",
+            "reason": "process_lost",
+        }
+        await gone(child_pid)
+        assert started(gate) == 1
+
+
+async def test_a_process_that_is_too_busy_to_answer_is_adopted_all_the_same(dev: Dev, gate: Path) -> None:
+    async with dev.client() as client:
+        session, turn = await begin(client, "process", f"block {gate}")
+        await until(session, "turn.output")
+        dev.restart()
+        other = await client.agents["process"].create_session(text="count")
+        assert (await ended(client.session(other.session_id), other)).status == "completed"
+        gate.touch()
+        done = await ended(session, turn)
+        assert done.result == {"turns": 2, "started_as": "initial", "reason": None}
+        assert texts(await log_of(session), turn) == ["blocking", "went on"]
+        assert started(gate) == 1
+
+
+async def test_a_fork_server_that_dies_takes_nobody_with_it(dev: Dev, gate: Path) -> None:
+    async with dev.client() as client:
+        session, turn = await begin(client, "process", f"wait {gate}")
+        await until(session, "turn.output")
+        (server,) = dev.fork_servers()
+        os.kill(server, signal.SIGKILL)
+        other = await client.agents["process"].create_session(text="count")
+        assert (await ended(client.session(other.session_id), other)).result["started_as"] == "initial"
+        gate.touch()
+        assert (await ended(session, turn)).result == {"turns": 2, "started_as": "initial", "reason": None}
+
+
+async def test_a_question_of_an_inline_turn_ends_with_its_server(dev: Dev) -> None:
+    async with dev.client() as client:
+        session, turn = await begin(client, "inline", "ask")
+        asked = await until(session, "ask.created")
+        dev.restart()
+        assert (await ended(session, turn)).reason == "process_lost"
+        with pytest.raises(AskCancelled):
+            await session.ask(asked.data["ask_id"]).answer("Ada")
 
 
 async def test_a_hibernated_session_goes_on(dev: Dev) -> None:

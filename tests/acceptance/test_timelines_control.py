@@ -9,7 +9,7 @@ import pytest
 from dev_parts import Dev, ended, gone, is_so, log_of, new_file, texts, types_of, until
 
 from perdure.client.aio import AsyncClient, AsyncSessionHandle
-from perdure.errors import HoldNotFound, SessionHeld, SessionNotOpen
+from perdure.errors import HoldNotFound, QueueFull, SessionHeld, SessionNotOpen, TooManyHolds
 from perdure.records.ids import new_id
 
 HOSTS = pytest.mark.parametrize("agent", ["inline", "process"])
@@ -93,6 +93,39 @@ async def test_a_handler_that_lets_go_late_keeps_its_state(client: AsyncClient, 
     gate.touch()
     assert (await ended(session, queued)).result == {"turns": 3, "started_as": "initial", "reason": None}
     assert "turn.completed" not in [event.type for event in await log_of(session) if event.turn_id == turn]
+
+
+async def test_a_hibernated_session_can_be_held_and_wakes_when_it_is_resumed(client: AsyncClient) -> None:
+    receipt = await client.agents["sleeper"].create_session(text="count")
+    session = client.session(receipt.session_id)
+    await until(session, "session.hibernated")
+    control = await session.interrupt()
+    queued = await session.enqueue(text="count")
+    seen = await session.get()
+    assert seen.computer is not None
+    assert (seen.computer.residency, seen.queued) == ("hibernated", 1)
+    assert control.hold_id is not None
+    await session.resume(control.hold_id)
+    assert (await ended(session, queued)).result == {"turns": 2, "started_as": "initial", "reason": None}
+
+
+async def test_a_session_has_only_so_many_holds_and_queued_turns(client: AsyncClient) -> None:
+    receipt = await client.agents["bare"].create_session()
+    session = client.session(receipt.session_id)
+    holds = [await session.interrupt() for _ in range(32)]
+    with pytest.raises(TooManyHolds) as held:
+        await session.interrupt()
+    assert (held.value.status, held.value.details["limit"]) == (409, 32)
+    for _ in range(10):
+        await asyncio.gather(*(session.enqueue(text="count") for _ in range(100)))
+    with pytest.raises(QueueFull) as full:
+        await session.enqueue(text="count")
+    assert (full.value.status, full.value.details["limit"]) == (409, 1000)
+    for hold in holds:
+        await session.resume(str(hold.hold_id))
+    await session.close()
+    await until(session, "session.closed")
+    assert sum(event.type == "turn.completed" for event in await log_of(session)) == 1000
 
 
 async def test_a_handler_that_does_not_let_go_loses_its_process(

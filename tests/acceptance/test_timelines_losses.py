@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from dev_parts import Dev, ended, is_so, log_of, types_of, until
+from dev_parts import Dev, ended, gone, is_so, log_of, types_of, until
 
 from perdure.client.aio import AsyncClient
 
@@ -60,6 +60,17 @@ async def test_processes_that_die_with_nothing_in_their_hands_do_not_count(share
         assert (await until(session, "session.process_lost", count=number)).data["losses"] == 0
         pid = (await ended(session, await session.enqueue(text="pid"))).result
     assert (await session.get()).holds == []
+
+
+async def test_a_lost_process_takes_its_children_with_it(shared: Dev, client: AsyncClient) -> None:
+    receipt = await client.agents["process"].create_session(text="child")
+    session = client.session(receipt.session_id)
+    child = (await ended(session, receipt)).result
+    os.kill(await shared.guest(session), signal.SIGKILL)
+    await until(session, "session.process_lost")
+    await gone(child)
+    counted = (await ended(session, await session.enqueue(text="counted"))).result
+    assert (await ended(session, await session.enqueue(text="counted"))).result == counted
 
 
 async def test_an_init_that_kills_its_process_ends_in_a_hold(client: AsyncClient) -> None:

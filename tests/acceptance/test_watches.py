@@ -76,6 +76,25 @@ async def test_live_slots_are_seen_and_end_with_their_turn(client: AsyncClient, 
     assert "thinking" not in str([event.data for event in await log_of(session)])
 
 
+async def test_live_slots_outlive_their_server(dev: Dev, gate: Path) -> None:
+    async with dev.client() as client:
+        receipt = await client.agents["process"].create_session(text=f"live {gate}")
+        session = client.session(receipt.session_id)
+        await until(session, "turn.output")
+        dev.restart()
+        async for item in session.watch():
+            assert isinstance(item, SnapshotData)
+            shown = {slot: content[0].text for slot, content in item.live.items()}
+            assert shown == {"output": "thinking", "tool:1": "tool"}
+            break
+        gate.touch()
+        await ended(session, receipt)
+        async for item in session.watch():
+            assert isinstance(item, SnapshotData)
+            assert item.live == {}
+            break
+
+
 async def test_a_watch_with_a_cursor_gets_the_newest_live_slots_before_it_is_caught_up(
     client: AsyncClient, gate: Path
 ) -> None:
