@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import textwrap
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,9 @@ class HelpFormatter(PlainFormatter):
     def _print_plain(self, console: Console, text: str) -> None:
         indent = text[: len(text) - len(text.lstrip())]
         paragraphs = re.split(r"\n\s*\n", text.strip())
-        filled = (_filled(paragraph, console.width, indent) for paragraph in paragraphs)
+        # Not the console's width, which is that of the moment in which the process's first console was made.
+        width = shutil.get_terminal_size().columns
+        filled = (_filled(paragraph, width, indent) for paragraph in paragraphs)
         console.print("\n\n".join(filled), highlight=False, markup=False, soft_wrap=True)
 
 
