@@ -77,7 +77,8 @@ async def test_a_handler_finds_itself_in_the_workspace_with_a_clean_environment(
     assert environ["COLOUR"] == "blue"
     assert environ["PASSED"] == "along"
     assert "SERVER_SECRET" not in environ
-    allowed = {"PATH", "LANG", "HOME", "COLOUR", "PASSED", "PERDURE_WORKSPACE", "PERDURE_COMPUTER_ID"}
+    # Python itself sets LC_CTYPE where the locale is C.
+    allowed = {"PATH", "LANG", "LC_CTYPE", "HOME", "COLOUR", "PASSED", "PERDURE_WORKSPACE", "PERDURE_COMPUTER_ID"}
     assert {name for name in environ if not name.startswith("PYTHON")} <= allowed
     assert seen["sid"] == seen["pid"]
     assert seen["stdin"] == "/dev/null"
