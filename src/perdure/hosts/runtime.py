@@ -31,7 +31,7 @@ from perdure.hosts.protocol import (
     RunSpec,
     Stop,
 )
-from perdure.hosts.turns import TurnExecution, TurnHandler, call_surely, error_json, is_cancelled, is_failure
+from perdure.hosts.turns import TurnExecution, TurnHandler, call_surely, error_json, is_cancelled, is_failure, is_refusal
 
 log = logging.getLogger("perdure.run")
 
@@ -181,11 +181,6 @@ class SessionRuntime:
         self._task.cancel()
         done, _ = await asyncio.wait([self._task], timeout=grace)
         return bool(done)
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether an error is the driver's considered answer, rather than a failure of its own."""
-    return isinstance(error, PerdureError) and error.status < 500
 
 
 def _init_context(spec: RunSpec) -> InitContext:

@@ -49,6 +49,7 @@ RESULT_BYTES: Final = 1024 * 1024
 ERROR_TEXT: Final = 1024
 _RETRY_FIRST: Final = 0.05
 _RETRY_LONGEST: Final = 2.0
+_FAILURES_BORNE: Final = 6
 
 TurnHandler: TypeAlias = Callable[[Turn, Any], Awaitable[Any]]
 
@@ -85,15 +86,26 @@ def is_cancelled() -> bool:
 
 
 async def call_surely(link: Link, request: Request) -> Any:
-    """Send what must not get lost, again and again while the store cannot take it; refusals are raised."""
-    delay = _RETRY_FIRST
+    """Send what must not get lost: again for as long as the store cannot take it, and some times after other failures.
+
+    Raises refusals, and the last of too many failures.
+    """
+    delay, others = _RETRY_FIRST, 0
     while True:
         try:
             return await link.call(request)
-        except StoreError as error:
+        except Exception as error:
+            others += not isinstance(error, StoreError)
+            if is_refusal(error) or others >= _FAILURES_BORNE:
+                raise
             log.warning("%s could not be reported yet: %s", type(request).__name__, error)
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, _RETRY_LONGEST)
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, _RETRY_LONGEST)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error is the driver's considered answer, rather than a failure of its own."""
+    return isinstance(error, PerdureError) and error.status < 500
 
 
 class TurnExecution:

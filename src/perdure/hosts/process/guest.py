@@ -69,6 +69,7 @@ async def serve(launch: Launch, handlers: Handlers) -> int:
         log.critical("the session's process ends: %s", broken.result())
     else:
         log.critical("the session's process ends: its init could not be reported", exc_info=initialising.exception())
+    await runtime.close(HANDLER_GRACE)
     return FAILED
 
 

@@ -146,14 +146,23 @@ class RemoteGuest(Guest):
             send_signal(self._process, signal.SIGCONT)
 
     async def until_connected(self, timeout: float) -> bool:
-        """Wait until the guest has dialled; False when it is gone or `timeout` seconds have passed."""
+        """Wait until the guest has dialled; False when it is gone or `timeout` seconds have passed.
+
+        It will dial again when a link is lost as soon as it is made.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while not self.connected.is_set() and not self._done.is_set():
+                    await self._until_news()
+        return self.connected.is_set()
+
+    async def _until_news(self) -> None:
         outcomes = [asyncio.ensure_future(event.wait()) for event in (self.connected, self._done)]
         try:
-            await asyncio.wait(outcomes, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for outcome in outcomes:
                 outcome.cancel()
-        return self.connected.is_set()
 
     def enter_service(self) -> bool:
         """Begin to tell the driver of the process's end; False when that end has come already."""
