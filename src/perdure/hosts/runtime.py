@@ -31,7 +31,15 @@ from perdure.hosts.protocol import (
     RunSpec,
     Stop,
 )
-from perdure.hosts.turns import TurnExecution, TurnHandler, call_surely, error_json, is_cancelled, is_failure, is_refusal
+from perdure.hosts.turns import (
+    TurnExecution,
+    TurnHandler,
+    call_surely,
+    error_json,
+    is_cancelled,
+    is_failure,
+    is_refusal,
+)
 
 log = logging.getLogger("perdure.run")
 
