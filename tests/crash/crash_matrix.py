@@ -48,7 +48,7 @@ COMMANDS: Final[dict[str, Acts]] = {
     "FailTurn": ("failure-plain",),
     "HandlerReleased": ("interruption-plain",),
     "PlaceHold": ("disappearance-plain",),
-    "StartTurn": ("impatience-guest",),
+    "StartTurn": ("interruption-plain", "impatience-guest"),
 }
 
 REQUESTS: Final[dict[str, str]] = {
@@ -67,7 +67,7 @@ DIRECTIVES: Final[dict[str, str]] = {"Stop": "interruption", "Deliver": "steerin
 STEPS: Final[dict[str, Acts]] = {
     "start_run": ("talk-warm", "loss-guest"),
     "start_guest": ("talk-warm", "talk-guest"),
-    "start_turn": ("impatience-guest",),
+    "start_turn": ("interruption-plain", "impatience-guest"),
     "stop_run": ("talk-plain", "talk-guest"),
     "resume_computer": ("hibernation-sleeper",),
     "hibernate": ("hibernation-sleeper",),
