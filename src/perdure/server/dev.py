@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -64,6 +65,9 @@ def run_dev(
 def _own_stdout() -> Iterator[TextIO]:
     """Keep stdout for what the server says: what modules and child processes of user code print goes to stderr."""
     sys.stdout.flush()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As stderr is: what is printed is to be seen at once.
+        sys.stdout.reconfigure(line_buffering=True)
     ours = os.dup(1)
     try:
         os.dup2(2, 1)
