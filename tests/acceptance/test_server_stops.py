@@ -103,6 +103,18 @@ async def test_what_is_sent_while_the_server_stops_is_accepted_once_or_not_at_al
         assert sorted(texts_sent) == sorted(f"echo {name}.{n}" for name, count in enumerate(sent) for n in range(count))
 
 
+async def test_a_stop_does_not_wait_for_an_answer_that_cannot_come(dev: Dev) -> None:
+    async with dev.client() as client:
+        receipt = await client.agents["inline"].create_session(text="ask")
+        session = client.session(receipt.session_id)
+        await until(session, "ask.created")
+        dev.terminate()
+        assert await asyncio.to_thread(dev.ended, patience=15) == 0
+        dev.start()
+        assert (await ended(session, receipt)).reason == "process_stopped"
+        assert await types_of(session, "ask.") == ["ask.created", "ask.cancelled"]
+
+
 async def test_a_second_signal_stops_at_once_and_loses_nothing(dev: Dev, gate: Path) -> None:
     async with dev.client() as client:
         receipt = await client.agents["inline"].create_session(text=f"wait {gate}")

@@ -124,8 +124,10 @@ class Engine:
             log.warning("session %s could not be ended; its next worker settles it: %s", driver.head.id, error)
 
     def _holds_work(self, driver: SessionDriver) -> bool:
+        """Whether a stop has to wait: not for turns that wait for a person, whom nobody hears any more."""
         head = driver.head
-        return head.host == "inline" and (head.active is not None or head.winding is not None)
+        at_work = head.active is not None and not head.active.asks
+        return head.host == "inline" and (at_work or head.winding is not None)
 
     # --- news
 
