@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dev_parts import Dev, copy_project, ended, is_so, log_of, running, until
+from dev_parts import Dev, copy_project, ended, is_so, log_of, running, texts, until
 
 from perdure.client.aio import AsyncClient, AsyncSessionHandle
 from perdure.errors import AgentNotFound
@@ -107,6 +107,28 @@ async def test_a_broken_edit_is_reported_and_the_old_code_goes_on(edited: Edited
         assert await result(session, "version") == 1
         await edited.edit("VERSION = = 1\n", "VERSION = 2\n")
         assert await result(session, "version") == 2
+
+
+async def test_code_that_changed_while_the_server_was_away(edited: Edited, tmp_path: Path) -> None:
+    """A process that is adopted with its turn finishes on the old code; all that comes after is on the new."""
+    gate = tmp_path / "gate"
+    async with edited.client() as client:
+        session, turn = await start(client, "process", f"wait {gate}")
+        idle, done = await start(client, "process", "version")
+        queued = await session.enqueue(text="version")
+        await until(session, "turn.output")
+        await ended(idle, done)
+        edited.kill()
+        text = edited.file.read_text()
+        changed = text.replace("VERSION = 1\n", "VERSION = 2\n").replace('write("went on")', 'write("went on anew")')
+        edited.file.write_text(changed)
+        edited.start()
+        assert await result(idle, "version") == 2
+        gate.touch()
+        assert (await ended(session, turn)).status == "completed"
+        assert texts(await log_of(session), turn) == ["waiting", "went on"]
+        assert (await ended(session, queued)).result == 2
+        assert "session.process_lost" not in [event.type for event in await log_of(session)]
 
 
 async def test_a_server_that_starts_on_broken_source_goes_on_with_what_worked(edited: Edited) -> None:

@@ -120,8 +120,9 @@ class Engine:
     async def _end_inline(self, driver: SessionDriver) -> None:
         try:
             await driver.end("server_stopped")
-        except PerdureError as error:
-            log.warning("session %s could not be ended; its next worker settles it: %s", driver.head.id, error)
+        except Exception:
+            # The stop goes on for all others, and processes are to be let go of.
+            log.exception("session %s could not be ended; its next worker settles it", driver.head.id)
 
     def _holds_work(self, driver: SessionDriver) -> bool:
         """Whether a stop has to wait: not for turns that wait for a person, whom nobody hears any more."""
