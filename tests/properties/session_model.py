@@ -14,6 +14,7 @@ class Model:
     """One session as it should be. Turns are numbers; `outcomes` are the statuses of ended ones."""
 
     id: str
+    agent: str
     key: str | None
     idle_since: int | None
     status: str = "open"
@@ -29,6 +30,8 @@ class Model:
     messages: dict[int, list[str]] = field(default_factory=dict)
     listening: bool = False
     asking: str | None = None
+    clings: bool = False
+    winding: int | None = None
     losses: int = 0
     last: int = 0
 
@@ -44,16 +47,26 @@ class Model:
 
     def go_on(self, now: int) -> None:
         """Start the next turn if it may run; close when a closing session has drained."""
-        if self.active is None and self.queue and not self.holds and not self.is_over:
+        free = self.active is None and self.winding is None and not self.holds
+        if free and self.queue and not self.is_over:
             self.active, self.started_at = self.queue.pop(0), now
-            self.idle_since, self.listening, self.asking = None, False, None
-        if self.status == "closing" and self.active is None and not self.queue and not self.holds:
+            self.idle_since, self.listening, self.asking, self.clings = None, False, None, False
+        if self.status == "closing" and free and self.active is None and not self.queue:
             self.status = "closed"
 
     def end(self, outcome: str, now: int) -> None:
         assert self.active is not None
         self.outcomes[self.active] = outcome
         self.active, self.idle_since, self.asking = None, now, None
+
+    def stop(self, outcome: str, now: int) -> None:
+        """End the running turn from outside; one that clings keeps the next from starting."""
+        self.winding = self.active if self.clings else None
+        self.end(outcome, now)
+
+    def let_go(self, now: int) -> None:
+        self.winding = None
+        self.go_on(now)
 
     def hold(self, hold_id: str, reason: str) -> None:
         self.holds.append(hold_id)
@@ -75,7 +88,9 @@ class Model:
         if self.is_over:
             return
         if self.active is not None:
-            self.end("cancelled", now)
+            self.stop("cancelled", now)
+        # Nothing comes after, so that its process is ended at once.
+        self.winding = None
         self.outcomes.update(dict.fromkeys(self.queue, "cancelled"))
         self.queue.clear()
         self.status = "cancelled"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import perdure
 
 Key = tuple[str, int]
+UNWELCOME = "no, thanks"
 
 
 @dataclass
@@ -25,9 +26,14 @@ class Stage:
 
     def __init__(self) -> None:
         self.acts: dict[Key, asyncio.Queue[Act]] = {}
-        self.started: Counter[Key] = Counter()
+        self.started: list[tuple[Key, str]] = []
+        self.let_go: dict[Key, asyncio.Event] = {}
         self.heard: dict[Key, list[str]] = {}
         self.changed = asyncio.Event()
+
+    def end_clinging(self) -> None:
+        for event in self.let_go.values():
+            event.set()
 
     def tell(self, session_id: str, number: int, kind: str, text: str = "") -> Act:
         act = Act(kind, text)
@@ -41,9 +47,26 @@ stage: Stage | None = None
 async def play(turn: perdure.Turn, ctx: perdure.TurnContext) -> str:
     assert stage is not None
     key = (ctx.session.id, turn.sequence)
-    stage.started[key] += 1
+    stage.started.append((key, ctx.run.id))
     acts = stage.acts[key] = asyncio.Queue()
     stage.changed.set()
+    try:
+        return await _perform(turn, key, acts)
+    except asyncio.CancelledError:
+        if key not in stage.let_go:
+            raise
+        await _cling(stage.let_go[key])
+        return "at last"
+
+
+async def _cling(let_go: asyncio.Event) -> None:
+    """Do not hear that one is to stop."""
+    while not let_go.is_set():
+        with suppress(asyncio.CancelledError):
+            await let_go.wait()
+
+
+async def _perform(turn: perdure.Turn, key: Key, acts: asyncio.Queue[Act]) -> str:
     while True:
         act = await acts.get()
         if act.kind == "finish":
@@ -56,6 +79,9 @@ async def play(turn: perdure.Turn, ctx: perdure.TurnContext) -> str:
 
 async def _do(turn: perdure.Turn, act: Act, key: Key) -> object:
     assert stage is not None
+    if act.kind == "cling":
+        stage.let_go[key] = asyncio.Event()
+        return None
     if act.kind == "output":
         return await turn.output.write(act.text)
     if act.kind == "ask":
@@ -63,6 +89,8 @@ async def _do(turn: perdure.Turn, act: Act, key: Key) -> object:
     heard = stage.heard.setdefault(key, [])
 
     async def hear(message: perdure.Message) -> None:
+        if message.text == UNWELCOME:
+            raise perdure.MessageRejected
         heard.append(message.text)
 
     await turn.on_message(hear)
