@@ -1,4 +1,4 @@
-"""A disk that is full, an `init` that takes its time, a worker that stops meanwhile."""
+"""A disk that is full, an `init` that takes its time and a worker that stops meanwhile, fork servers that die."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from dev_parts import Dev, ended, gone, log_of, new_file, types_of, until
+from process_host_parts import Notes, Stage
 
 from perdure.client.aio import AsyncClient
 from perdure.client.retry import Retry
 from perdure.errors import StoreError
+from perdure.hosts.protocol import Ready
 
 HOSTS = pytest.mark.parametrize("host", ["inline", "process"])
 
@@ -95,6 +97,38 @@ async def test_a_server_that_stops_while_an_inline_init_runs_loses_nothing(dev: 
         assert done.result == {"turns": 1, "started_as": "reconstructed", "reason": "server_stopped"}
         assert (await session.get()).losses == 0
         assert "session.process_lost" not in await types_of(session)
+
+
+# --- fork servers die
+
+
+async def test_a_start_bears_two_fork_servers_that_are_gone(tmp_path: Path) -> None:
+    """One dies unnoticed, and behind its socket there is still a child of its own, which ends too."""
+    stage = Stage(tmp_path)
+    host, notes, others = stage.host(), Notes(), Notes()
+    try:
+        guest = await host.start(stage.spec(), notes)
+        await notes.until(Ready)
+        (server,), (path,) = stage.servers(), (tmp_path / "servers").glob("*.sock")
+        path.unlink()
+        called = asyncio.Event()
+
+        def leave(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            called.set()
+            ghost.close()
+            writer.close()
+
+        ghost = await asyncio.start_unix_server(leave, path)
+        os.kill(server, signal.SIGKILL)
+        other = await host.start(stage.spec(), others)
+        await others.until(Ready)
+        assert called.is_set()
+        assert notes.reasons == []
+        for each in (guest, other):
+            await each.stop(grace=0)
+        await host.close()
+    finally:
+        stage.end_everything()
 
 
 # --- the disk is full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -28,6 +29,9 @@ PATIENCE: Final = 900.0
 CONNECT_TIMEOUT: Final = 30.0
 ADOPT_TIMEOUT: Final = 10.0
 NOTE_TIMEOUT: Final = 1.0
+RESTARTS: Final = 2
+"""How often a start is begun anew for a fork server that is gone: one that died unnoticed, then one whose socket a
+process that it had just forked still held open."""
 
 
 class ProcessHost(Host):
@@ -72,12 +76,12 @@ class ProcessHost(Host):
         async def launch(placement: Placement) -> ProcessIdentity:
             return await self._servers.spawn(_recipe(spec), _launch_of(spec, placement, self._patience))
 
-        try:
-            return await computer.start(launch)
-        except ForkServerGone:
+        for _ in range(RESTARTS):
+            with contextlib.suppress(ForkServerGone):
+                return await computer.start(launch)
             # It may have forked before it died; that child has not run user code, and must not come back.
             await computer.stop(grace=0)
-            return await computer.start(launch)
+        return await computer.start(launch)
 
     async def adopt(self, spec: RunSpec, driver: Driver, *, hibernated: bool) -> RemoteGuest | None:
         """See `Host.adopt`. A process that is busy and does not dial in ten seconds is adopted all the same."""
