@@ -49,8 +49,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 async def record(server: Served, query: str, session_id: str, turns: int) -> bytes:
-    """Record the stream of a session that takes its turns and closes while it is watched."""
-    recorded, told = bytearray(), 0
+    """Record the stream of a session that takes its turns and, after a heartbeat, closes while it is watched."""
+    recorded, told, closed = bytearray(), 0, False
     parser = SseParser()
     inside = f"/v1/sessions/{session_id}"
     async with server.client.stream("GET", f"{inside}/watch{query}") as reply:
@@ -59,12 +59,11 @@ async def record(server: Served, query: str, session_id: str, turns: int) -> byt
             recorded += chunk
             for event in parser.feed(chunk):
                 told += event.type in ("caught_up", "turn.completed")
-                if event.type not in ("caught_up", "turn.completed"):
-                    continue
-                if told <= turns:
+                if event.type in ("caught_up", "turn.completed") and told <= turns:
                     await server.post(f"{inside}/enqueue", {"input": INPUT})
-                else:
-                    await server.post(f"{inside}/close")
+            if told > turns and b": heartbeat" in recorded and not closed:
+                closed = True
+                await server.post(f"{inside}/close")
     return bytes(recorded)
 
 
