@@ -18,6 +18,7 @@ from process_host_parts import Notes, Stage
 from perdure.client.aio import AsyncClient
 from perdure.client.retry import Retry
 from perdure.errors import StoreError
+from perdure.hosts.process.sockets import listen
 from perdure.hosts.protocol import Ready
 
 HOSTS = pytest.mark.parametrize("host", ["inline", "process"])
@@ -110,7 +111,6 @@ async def test_a_start_bears_two_fork_servers_that_are_gone(tmp_path: Path) -> N
         guest = await host.start(stage.spec(), notes)
         await notes.until(Ready)
         (server,), (path,) = stage.servers(), (tmp_path / "servers").glob("*.sock")
-        path.unlink()
         called = asyncio.Event()
 
         def leave(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,7 +118,7 @@ async def test_a_start_bears_two_fork_servers_that_are_gone(tmp_path: Path) -> N
             ghost.close()
             writer.close()
 
-        ghost = await asyncio.start_unix_server(leave, path)
+        ghost = await asyncio.start_unix_server(leave, sock=listen(path.parent, path.name))
         os.kill(server, signal.SIGKILL)
         other = await host.start(stage.spec(), others)
         await others.until(Ready)
