@@ -241,7 +241,6 @@ class SessionDriver:
             spec = await self._engine.spec(head)
             await areach("engine.spawn.before")
             guest = await self._engine.host(head.host).start(spec, RunDriver(self, head.run.id, head.fence))
-            await areach("engine.spawn.after")
         except StoreError:
             raise
         except Exception as error:
@@ -251,12 +250,14 @@ class SessionDriver:
             return
         if self._loss is None:
             self._welcome(guest)
+        await areach("engine.spawn.after")
 
     def _welcome(self, guest: Guest) -> None:
-        self._guest = guest
-        untold, self._untold = self._untold, []
-        for begin in untold:
+        self._guest, self._unbriefed = guest, True
+        for begin in self._untold:
             guest.tell(begin)
+        self._untold.clear()
+        self._unbriefed = False
 
     async def _start_turn(self) -> None:
         await self._apply(c.StartTurn(session_id=self.head.id, fence=self.head.fence))

@@ -94,12 +94,17 @@ class ProcessHost(Host):
             return None
         await self._servers.find(_recipe(spec))
         guest = self._guest(spec, driver, computer)
-        guest.watch(process)
-        if not hibernated:
-            await self._take_over(guest, computer)
-        elif computer.residency == "running":
-            await guest.hibernate()
-        await areach("host.adopt.after")
+        try:
+            guest.watch(process)
+            if not hibernated:
+                await self._take_over(guest, computer)
+            elif computer.residency == "running":
+                await guest.hibernate()
+            await areach("host.adopt.after")
+        except BaseException:
+            # Two that watch over one process would both clear up after it, the later one after its successor.
+            await guest.detach()
+            raise
         return guest if guest.enter_service() else None
 
     async def _take_over(self, guest: RemoteGuest, computer: LocalComputer) -> None:
