@@ -253,11 +253,12 @@ class SessionDriver:
         await areach("engine.spawn.after")
 
     def _welcome(self, guest: Guest) -> None:
+        missed = self._unbriefed
         self._guest, self._unbriefed = guest, True
         for begin in self._untold:
             guest.tell(begin)
         self._untold.clear()
-        self._unbriefed = False
+        self._unbriefed = missed
 
     async def _start_turn(self) -> None:
         await self._apply(c.StartTurn(session_id=self.head.id, fence=self.head.fence))
