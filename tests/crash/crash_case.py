@@ -14,6 +14,9 @@ from perdure.crashpoints import Action
 from perdure.testing import CrashNote, History, HistoryBroken
 
 PATIENCE = 20.0
+MEANT = "ValueError"
+"""What a handler raises that is told to fail."""
+
 HANG_PATIENCE = 0.15
 
 
@@ -98,8 +101,10 @@ async def _pull_plug(world: World, case: Case, crash: Crash, playing: asyncio.Ta
 
 
 def _check_what_was_lost(case: Case, crash: Crash, history: History) -> None:
-    """One crash ends one process, and with it one turn at most; a session's own process outlives the server's."""
-    lost = [turn["sequence"] for turn in history.turns if turn.get("reason") == "process_lost"]
+    """One crash spoils one turn at most, and none of a session's own process when it is the server's."""
+    lost = [turn["sequence"] for turn in history.turns if turn.get("reason") in ("process_lost", "process_stopped")]
+    failed = [turn["sequence"] for turn in history.turns if turn.get("error", {}).get("type", MEANT) != MEANT]
     dies_anyway = 1 if case.act == "loss" else 0
     survives = case.agent in PROCESS_AGENTS and crash.in_server
     assert len(lost) <= dies_anyway + (0 if survives else 1), f"turns {lost} were lost"
+    assert len(lost) + len(failed) <= dies_anyway + 1, f"turns {lost} were lost and {failed} failed"
