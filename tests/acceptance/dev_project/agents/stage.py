@@ -297,8 +297,12 @@ async def die(turn: perdure.Turn, state: Any, argument: str) -> Any:
 @command
 async def stubborn(turn: perdure.Turn, state: Any, argument: str) -> Any:
     """Hear nothing of being cancelled until the gate is open, then go on writing."""
-    await turn.output.write("waiting")
     cancelled = 0
+    try:
+        await turn.output.write("waiting")
+    except asyncio.CancelledError:
+        # Whoever saw the output may be faster than the news of it is here.
+        cancelled += 1
     while not Path(argument).exists():
         try:
             await asyncio.sleep(0.005)
@@ -315,8 +319,8 @@ async def stubborn(turn: perdure.Turn, state: Any, argument: str) -> Any:
 @command
 async def deaf(turn: perdure.Turn, state: Any, argument: str) -> Any:
     """Hear one cancellation, and end in peace when the gate is open."""
-    await turn.output.write("waiting")
     try:
+        await turn.output.write("waiting")
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         Path(f"{argument}.heard").touch()
