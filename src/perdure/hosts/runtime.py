@@ -71,6 +71,7 @@ class SessionRuntime:
         self._execution: TurnExecution | None = None
         self._task: asyncio.Task[None] | None = None
         self.highest_turn = 0
+        self._closed = False
         self.broken: Callable[[str], None] = lambda _: None
         """Called with the reason when nothing can be reported any more, so that this runtime has to be given up."""
         self.initialised = False
@@ -122,7 +123,7 @@ class SessionRuntime:
 
     def _begin(self, directive: Begin) -> None:
         reach("runtime.begin")
-        if directive.turn <= self.highest_turn:
+        if self._closed or directive.turn <= self.highest_turn:
             return
         self.highest_turn = directive.turn
         self._execution = TurnExecution(directive, self._link, shared=self._shared)
@@ -181,7 +182,8 @@ class SessionRuntime:
         return self._task is not None and not self._task.done()
 
     async def close(self, grace: float) -> bool:
-        """Cancel the handler and wait for it; returns False when it had not let go after `grace` seconds."""
+        """Begin no more turns, cancel the handler and wait for it; False when it had not let go after `grace` seconds."""
+        self._closed = True
         if self._task is None or self._task.done():
             return True
         if self._execution is not None:

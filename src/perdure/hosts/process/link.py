@@ -159,6 +159,10 @@ class WorkerLink:
         except TimeoutError:
             link.close("it did not welcome us")
             return False
+        except Exception:
+            log.exception("dialling the worker failed; dialling again")
+            link.close("dialling failed")
+            return False
 
     # --- what comes in
 
