@@ -173,6 +173,9 @@ class SessionRuntime:
             await areach("runtime.release.after")
         except PerdureError as error:
             log.warning("the release of turn %s was refused: %s", turn, error)
+        except Exception:
+            # Whoever waits for it will have waited long enough, and end this runtime.
+            log.exception("the release of turn %s could not be reported", turn)
 
     # --- end
 
@@ -182,7 +185,7 @@ class SessionRuntime:
         return self._task is not None and not self._task.done()
 
     async def close(self, grace: float) -> bool:
-        """Begin no more turns, cancel the handler and wait for it; False when it had not let go after `grace` seconds."""
+        """Begin no more turns, cancel the handler, wait for it; return False when it has not let go in `grace` seconds."""
         self._closed = True
         if self._task is None or self._task.done():
             return True
