@@ -185,7 +185,7 @@ class SessionRuntime:
         return self._task is not None and not self._task.done()
 
     async def close(self, grace: float) -> bool:
-        """Begin no more turns, cancel the handler, wait for it; return False when it has not let go in `grace` seconds."""
+        """Begin no more turns and cancel the handler; return whether it has let go within `grace` seconds."""
         self._closed = True
         if self._task is None or self._task.done():
             return True
