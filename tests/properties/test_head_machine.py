@@ -192,26 +192,45 @@ class HeadMachine(RuleBasedStateMachine):
 
     @rule()
     def start_run(self) -> None:
-        fields = {"worker": "w", "run_id": new_id(), "deployment": "d", "limits": self.ruled.head.limits}
+        fields = {
+            "fence": self.ruled.head.fence,
+            "worker": "w",
+            "run_id": new_id(),
+            "deployment": "d",
+            "limits": self.ruled.head.limits,
+        }
         self.ruled.do(c.StartRun(session_id=self.id, **fields))  # type: ignore[arg-type]
 
     @rule(ours=st.booleans())
     def adopt(self, ours: bool) -> None:
         fence = self.ruled.head.fence
         known = self.ruled.head.run is not None
-        self.ruled.do(c.AdoptRun(session_id=self.id, worker="w" if ours else "other", run_id=self.run))
+        self.ruled.do(
+            c.AdoptRun(
+                session_id=self.id, fence=self.ruled.head.fence, worker="w" if ours else "other", run_id=self.run
+            )
+        )
         assert self.ruled.head.fence == fence + known
 
     @rule(ours=st.booleans())
     def lose(self, ours: bool) -> None:
         run = self.run if ours else new_id()
-        self.ruled.do(c.RunLost(session_id=self.id, run_id=run, reason="killed", hold_id=new_id()))
+        self.ruled.do(
+            c.RunLost(
+                session_id=self.id,
+                fence=self.ruled.head.fence,
+                worker="w",
+                run_id=run,
+                reason="killed",
+                hold_id=new_id(),
+            )
+        )
         assert self.ruled.refused is None, "a loss is never refused: nothing else would settle it"
         assert not ours or self.ruled.head.run is None
 
     @rule()
     def stopped(self) -> None:
-        self.ruled.do(c.RunStopped(session_id=self.id, run_id=self.run, reason="asked"))
+        self.ruled.do(c.RunStopped(session_id=self.id, fence=self.ruled.head.fence, run_id=self.run, reason="asked"))
         assert self.ruled.refused is None
 
     @precondition(lambda self: next_action(self.ruled.head, self.ruled.now) == "start_run")
@@ -351,6 +370,6 @@ SEEN: Counter[str] = Counter()
 
 def test_heads_keep_their_promises_whatever_comes() -> None:
     SEEN.clear()
-    plan = settings(max_examples=300, stateful_step_count=60, deadline=None, print_blob=True, derandomize=True)
+    plan = settings(max_examples=400, stateful_step_count=60, deadline=None, print_blob=True, derandomize=True)
     run_state_machine_as_test(HeadMachine, settings=plan)
     assert set(EVENT_TYPES) <= set(SEEN), f"never seen: {set(EVENT_TYPES) - set(SEEN)}"

@@ -224,7 +224,9 @@ async def test_a_worker_that_lost_its_session_writes_nothing(world: World) -> No
     session = await world.create(said="first", start=True)
     assert session.run is not None
     stale = await world.write(session)
-    await world.apply(commands.AdoptRun(session_id=session.id, worker="worker-2", run_id=session.run.id))
+    await world.apply(
+        commands.AdoptRun(session_id=session.id, fence=session.fence, worker="worker-2", run_id=session.run.id)
+    )
     log = await world.log(session)
     with pytest.raises(StaleFence):
         await world.apply(stale)
@@ -335,7 +337,9 @@ async def test_a_hold_is_released_once_and_known_for_ever(world: World) -> None:
 async def test_runs_are_numbered_and_say_how_they_ended(world: World, store: Store) -> None:
     session = await world.create(said="first", start=True)
     assert session.run is not None
-    lost = commands.RunLost(session_id=session.id, run_id=session.run.id, reason="killed", hold_id=new_id())
+    lost = commands.RunLost(
+        session_id=session.id, fence=session.fence, worker="w", run_id=session.run.id, reason="killed", hold_id=new_id()
+    )
     await world.apply(lost)
     await world.enqueue(session, start=True)
     first, second = await store.runs(session.id, 0, 10)

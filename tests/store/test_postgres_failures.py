@@ -101,7 +101,9 @@ async def test_an_owner_whose_session_was_taken_over_elsewhere_is_refused(store:
     session = await World(store).create(said="first", start=True)
     assert session.run is not None
     stale = await World(store).write(session)
-    await other.apply(commands.AdoptRun(session_id=session.id, worker="worker-2", run_id=session.run.id))
+    await other.apply(
+        commands.AdoptRun(session_id=session.id, fence=session.fence, worker="worker-2", run_id=session.run.id)
+    )
     with pytest.raises(StaleFence):
         await store.apply(stale)
     await World(other).output(session)

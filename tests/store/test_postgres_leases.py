@@ -40,7 +40,12 @@ async def run_out(store: PostgresStore, worker: str) -> None:
 async def start(store: PostgresStore, session: SessionHead, worker: str) -> SessionHead:
     made = await store.apply(
         commands.StartRun(
-            session_id=session.id, worker=worker, run_id=new_id(), deployment=new_id(), limits=session.limits
+            session_id=session.id,
+            fence=session.fence,
+            worker=worker,
+            run_id=new_id(),
+            deployment=new_id(),
+            limits=session.limits,
         )
     )
     assert made.head is not None
@@ -91,7 +96,7 @@ async def test_sessions_of_a_worker_whose_lease_ran_out_go_to_another_and_its_wr
     assert await store.leases.claim("new", 10) == [session.id]
     assert await store.leases.claim("new", 10) == []
     assert owned.run is not None
-    await store.apply(commands.AdoptRun(session_id=session.id, worker="new", run_id=owned.run.id))
+    await store.apply(commands.AdoptRun(session_id=session.id, fence=owned.fence, worker="new", run_id=owned.run.id))
     with pytest.raises(StaleFence):
         await store.apply(write)
 

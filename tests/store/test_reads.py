@@ -219,6 +219,7 @@ async def test_unsettled_are_those_that_need_an_owner(world: World) -> None:
     await world.apply(
         commands.StartRun(
             session_id=idle_process.id,
+            fence=idle_process.fence,
             worker="w",
             run_id=new_id(),
             deployment=new_id(),
@@ -299,7 +300,12 @@ async def test_awkward_values_come_out_as_they_went_in(world: World, kind: str) 
     await world.apply(turn)
     await world.apply(
         commands.StartRun(
-            session_id=session.id, worker="w", run_id=new_id(), deployment=session.deployment, limits=Limits()
+            session_id=session.id,
+            fence=session.fence,
+            worker="w",
+            run_id=new_id(),
+            deployment=session.deployment,
+            limits=Limits(),
         )
     )
     head = await world.head(session)

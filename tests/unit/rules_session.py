@@ -174,7 +174,14 @@ class Session:
     def begin(self) -> None:
         """Start a run and say that its process is ready."""
         self.do(
-            commands.StartRun(session_id=self.id, worker="w", run_id=new_id(), deployment="d", limits=self.h.limits)
+            commands.StartRun(
+                session_id=self.id,
+                fence=self.h.fence,
+                worker="w",
+                run_id=new_id(),
+                deployment="d",
+                limits=self.h.limits,
+            )
         )
         self.work(commands.RunReady, run_id=self.run)
 
@@ -198,7 +205,11 @@ class Session:
         return self.work(commands.FailTurn, turn=turn or self.running, error_json=b'{"code":"x"}')
 
     def lose(self, reason: str = "killed") -> None:
-        self.do(commands.RunLost(session_id=self.id, run_id=self.run, reason=reason, hold_id=new_id()))
+        self.do(
+            commands.RunLost(
+                session_id=self.id, fence=self.h.fence, worker="w", run_id=self.run, reason=reason, hold_id=new_id()
+            )
+        )
 
     def interrupt(self, message: str | None = None) -> str:
         control = {"control_id": new_id(), "issuer": ADA}

@@ -30,11 +30,15 @@ def some(rows: dict[str, Any], pick: int) -> str:
 
 def start_run(session: Session, _: int) -> None:
     limits = session.h.limits
-    session.do(commands.StartRun(session_id=session.id, worker="w", run_id=new_id(), deployment="d", limits=limits))
+    session.do(
+        commands.StartRun(
+            session_id=session.id, fence=session.h.fence, worker="w", run_id=new_id(), deployment="d", limits=limits
+        )
+    )
 
 
 def adopt(session: Session, _: int) -> None:
-    session.do(commands.AdoptRun(session_id=session.id, worker="w2", run_id=session.run))
+    session.do(commands.AdoptRun(session_id=session.id, fence=session.h.fence, worker="w2", run_id=session.run))
 
 
 def stop_run(session: Session, pick: int) -> None:
@@ -42,7 +46,7 @@ def stop_run(session: Session, pick: int) -> None:
 
 
 def stopped(session: Session, _: int) -> None:
-    session.do(commands.RunStopped(session_id=session.id, run_id=session.run, reason="asked"))
+    session.do(commands.RunStopped(session_id=session.id, fence=session.h.fence, run_id=session.run, reason="asked"))
 
 
 def settle_message(session: Session, pick: int) -> None:

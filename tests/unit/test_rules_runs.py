@@ -102,7 +102,12 @@ def test_a_process_that_is_lost_before_it_was_ready_counts() -> None:
     for _ in range(3):
         session.do(
             commands.StartRun(
-                session_id=session.id, worker="w", run_id=new_id(), deployment="d", limits=session.h.limits
+                session_id=session.id,
+                fence=session.h.fence,
+                worker="w",
+                run_id=new_id(),
+                deployment="d",
+                limits=session.h.limits,
             )
         )
         session.lose()
@@ -117,8 +122,12 @@ def test_the_loss_of_an_older_process_changes_nothing() -> None:
     session.enqueue()
     session.begin()
     length = len(session.events)
-    session.do(commands.RunLost(session_id=session.id, run_id=old, reason="late", hold_id=new_id()))
-    session.do(commands.RunStopped(session_id=session.id, run_id=old, reason="late"))
+    session.do(
+        commands.RunLost(
+            session_id=session.id, fence=session.h.fence, worker="w", run_id=old, reason="late", hold_id=new_id()
+        )
+    )
+    session.do(commands.RunStopped(session_id=session.id, fence=session.h.fence, run_id=old, reason="late"))
     assert len(session.events) == length
 
 
@@ -138,12 +147,21 @@ def test_init_that_fails_holds_the_session_and_keeps_its_input() -> None:
     session = Session(host="process")
     session.enqueue()
     session.do(
-        commands.StartRun(session_id=session.id, worker="w", run_id=new_id(), deployment="d", limits=session.h.limits)
+        commands.StartRun(
+            session_id=session.id,
+            fence=session.h.fence,
+            worker="w",
+            run_id=new_id(),
+            deployment="d",
+            limits=session.h.limits,
+        )
     )
     session.work(commands.InitFailed, run_id=session.run, error_json=b'{"code":"x"}', hold_id=new_id())
     assert session.statuses == ["queued"]
     assert next_action(session.h, session.now) == "stop_run"
-    session.do(commands.RunStopped(session_id=session.id, run_id=session.run, reason="init_failed"))
+    session.do(
+        commands.RunStopped(session_id=session.id, fence=session.h.fence, run_id=session.run, reason="init_failed")
+    )
     (hold,) = session.h.holds
     assert hold.reason == "init_failed"
     session.resume(hold.id)
@@ -201,7 +219,9 @@ def test_a_handler_that_does_not_let_go_costs_its_process() -> None:
     assert next_action(session.h, session.now + 10 * SECOND - 1) == "wait"
     assert next_action(session.h, session.now + 10 * SECOND) == "stop_run"
     session.work(commands.StopRun, run_id=session.run, reason="handler_stuck")
-    session.do(commands.RunStopped(session_id=session.id, run_id=session.run, reason="handler_stuck"))
+    session.do(
+        commands.RunStopped(session_id=session.id, fence=session.h.fence, run_id=session.run, reason="handler_stuck")
+    )
     session.resume(hold)
     session.begin()
     assert session.running == 2
@@ -396,14 +416,16 @@ def test_a_stop_that_is_only_for_the_idle_spares_the_busy() -> None:
     session.complete()
     session.work(commands.StopRun, run_id=session.run, reason="code_changed", if_idle=True)
     assert next_action(session.h, session.now) == "stop_run"
-    session.do(commands.RunStopped(session_id=session.id, run_id=session.run, reason="code_changed"))
+    session.do(
+        commands.RunStopped(session_id=session.id, fence=session.h.fence, run_id=session.run, reason="code_changed")
+    )
     assert session.last("session.process_stopped") == {"reason": "code_changed"}
 
 
 def test_a_stop_that_was_asked_for_is_not_a_loss() -> None:
     session = process()
     session.work(commands.StopRun, run_id=session.run, reason="shutdown")
-    session.do(commands.RunStopped(session_id=session.id, run_id=session.run, reason="shutdown"))
+    session.do(commands.RunStopped(session_id=session.id, fence=session.h.fence, run_id=session.run, reason="shutdown"))
     assert (session.statuses, session.turns[1].reason, session.h.losses) == (["interrupted"], "process_stopped", 0)
 
 

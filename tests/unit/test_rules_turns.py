@@ -248,7 +248,7 @@ def test_adoption_fences_the_worker_before() -> None:
     session.enqueue()
     session.begin()
     old = session.h.fence
-    session.do(commands.AdoptRun(session_id=session.id, worker="w2", run_id=session.run))
+    session.do(commands.AdoptRun(session_id=session.id, fence=session.h.fence, worker="w2", run_id=session.run))
     with pytest.raises(StaleFence):
         session.work(commands.WriteOutput, fence=old, turn=1, op=1, content_json=b"[]")
     session.write()
@@ -260,7 +260,7 @@ def test_adopting_a_run_that_is_over_does_nothing() -> None:
     session.enqueue()
     session.begin()
     fence = session.h.fence
-    session.do(commands.AdoptRun(session_id=session.id, worker="w2", run_id=new_id()))
+    session.do(commands.AdoptRun(session_id=session.id, fence=session.h.fence, worker="w2", run_id=new_id()))
     assert (session.h.fence, session.h.worker) == (fence, "w")
 
 

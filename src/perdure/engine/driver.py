@@ -227,6 +227,7 @@ class SessionDriver:
         await self._apply(
             c.StartRun(
                 session_id=head.id,
+                fence=head.fence,
                 worker=self._engine.worker_id,
                 run_id=new_id(),
                 deployment=deployment.id,
@@ -266,7 +267,16 @@ class SessionDriver:
     async def _settle_loss(self) -> None:
         assert self._loss is not None
         run_id, reason = self._loss
-        await self._apply(c.RunLost(session_id=self.head.id, run_id=run_id, reason=reason, hold_id=new_id()))
+        await self._apply(
+            c.RunLost(
+                session_id=self.head.id,
+                fence=self.head.fence,
+                worker=self._engine.worker_id,
+                run_id=run_id,
+                reason=reason,
+                hold_id=new_id(),
+            )
+        )
         self._loss = None
         self._untold.clear()
 
@@ -285,7 +295,9 @@ class SessionDriver:
 
     async def _adopt(self, head: SessionHead) -> Guest | None:
         assert head.run is not None
-        await self._apply(c.AdoptRun(session_id=head.id, worker=self._engine.worker_id, run_id=head.run.id))
+        await self._apply(
+            c.AdoptRun(session_id=head.id, fence=head.fence, worker=self._engine.worker_id, run_id=head.run.id)
+        )
         await areach("engine.recover.claimed")
         spec = await self._engine.spec(self.head)
         hibernated = head.computer is not None and head.computer.residency in ("hibernated", "resuming")
@@ -337,7 +349,8 @@ class SessionDriver:
         await self._note_stopped(head.run, reason)
 
     async def _note_stopped(self, run: RunState, reason: str | None = None) -> None:
-        command = c.RunStopped(session_id=self.head.id, run_id=run.id, reason=reason or run.reason or "stopped")
+        reason = reason or run.reason or "stopped"
+        command = c.RunStopped(session_id=self.head.id, fence=self.head.fence, run_id=run.id, reason=reason)
         await self._apply(command)
         self._loss = None
 

@@ -90,11 +90,12 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ComputerState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The session's Computer as the head knows it."""
+    """The session's Computer as the head knows it. `home` is the machine that its disk is on, once it has one."""
 
     id: str
     template: str
     residency: Residency = "cold"
+    home: str | None = None
 
 
 class SessionHead(msgspec.Struct, omit_defaults=True):

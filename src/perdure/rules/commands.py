@@ -24,11 +24,12 @@ class Permit(msgspec.Struct, frozen=True):
     """A worker's leave to start a turn in the very commit that admits it.
 
     `run_id` lets it begin a run where there is none: one that is ready at once for an inline agent (without `init`),
-    one that starts for an agent with a process of its own.
+    one that starts for an agent with a process of its own, on the machine `home`.
     """
 
     worker: str
     run_id: str | None = None
+    home: str | None = None
 
 
 class NewTurn(msgspec.Struct, frozen=True):
@@ -44,10 +45,15 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     idempotency: Idempotency | None = None
 
 
-class WorkerCommand(Command, frozen=True, kw_only=True):
-    """Base of what only a session's owner may do. `start` lets the commit start the next queued turn."""
+class FencedCommand(Command, frozen=True, kw_only=True):
+    """Base of what a worker does by what it knows of a session: it is refused once another has claimed it since."""
 
     fence: int
+
+
+class WorkerCommand(FencedCommand, frozen=True, kw_only=True):
+    """Base of what only a session's owner may do. `start` lets the commit start the next queued turn."""
+
     start: bool = True
 
 
@@ -125,16 +131,17 @@ class Tick(Command, frozen=True, kw_only=True):
     hold_id: str
 
 
-class StartRun(Command, frozen=True, kw_only=True):
-    """Claim the session for a worker and begin a run; bumps the fence."""
+class StartRun(FencedCommand, frozen=True, kw_only=True):
+    """Claim the session for a worker and begin a run; bumps the fence. `home` is the machine of the worker."""
 
     worker: str
     run_id: str
     deployment: str
     limits: Limits
+    home: str | None = None
 
 
-class AdoptRun(Command, frozen=True, kw_only=True):
+class AdoptRun(FencedCommand, frozen=True, kw_only=True):
     """Claim a session whose process outlived its worker; bumps the fence, keeps the run."""
 
     worker: str
@@ -184,16 +191,20 @@ class PlaceHold(Command, frozen=True, kw_only=True):
     message: str
 
 
-class RunStopped(Command, frozen=True, kw_only=True):
+class RunStopped(FencedCommand, frozen=True, kw_only=True):
     """The run's process has ended as was asked."""
 
     run_id: str
     reason: str
 
 
-class RunLost(Command, frozen=True, kw_only=True):
-    """The run's process was lost: it died, or its worker did and it cannot be adopted."""
+class RunLost(FencedCommand, frozen=True, kw_only=True):
+    """The run's process was lost: it died, or its worker did and it cannot be adopted.
 
+    Claims the session for the worker that says so; bumps the fence, so that nothing of the run counts any more.
+    """
+
+    worker: str
     run_id: str
     reason: str
     hold_id: str

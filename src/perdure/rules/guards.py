@@ -5,10 +5,10 @@ from __future__ import annotations
 from perdure.errors import OutputBudgetExceeded, StaleFence, TurnNotRunning
 from perdure.records.content import TURN_OUTPUT_BYTES
 from perdure.records.sessions import ActiveTurn, SessionHead
-from perdure.rules.commands import WorkerCommand
+from perdure.rules.commands import FencedCommand
 
 
-def check_fence(head: SessionHead, command: WorkerCommand) -> None:
+def check_fence(head: SessionHead, command: FencedCommand) -> None:
     """Refuse a write of a worker that does not own the session any more."""
     if command.fence != head.fence:
         raise StaleFence(head.id)

@@ -29,6 +29,7 @@ from perdure.rules.turns import lose_active, release, run_of, start_next
 
 def start(head: SessionHead, command: StartRun, now: int, _: Found) -> Decision:
     """Begin a run for the next queued turn; does nothing when the session has a run or nothing to do."""
+    check_fence(head, command)
     draft = Draft(head, now)
     if head.run is None and is_runnable(head):
         begin_run(
@@ -38,12 +39,14 @@ def start(head: SessionHead, command: StartRun, now: int, _: Found) -> Decision:
             phase="starting",
             limits=command.limits,
             deployment=command.deployment,
+            home=command.home,
         )
     return draft.done()
 
 
 def adopt(head: SessionHead, command: AdoptRun, now: int, _: Found) -> Decision:
     """Take over a run whose process outlived its worker."""
+    check_fence(head, command)
     draft = Draft(head, now)
     if run_of(head, command.run_id) is not None:
         draft.head.fence += 1
@@ -114,6 +117,7 @@ def _is_free(head: SessionHead, though_queued: bool) -> bool:
 
 def stopped(head: SessionHead, command: RunStopped, now: int, _: Found) -> Decision:
     """Note that a process has ended as it was asked to."""
+    check_fence(head, command)
     draft = Draft(head, now)
     run = run_of(head, command.run_id)
     if run is None:
@@ -137,10 +141,13 @@ def lost(head: SessionHead, command: RunLost, now: int, _: Found) -> Decision:
 
     A process that is lost while nothing was in its hands does not count: its loss took no work with it.
     """
+    check_fence(head, command)
     draft = Draft(head, now)
     run = run_of(head, command.run_id)
     if run is None:
         return draft.done()
+    draft.head.fence += 1
+    draft.head.worker = command.worker
     counts = head.active is not None or run.phase == "starting"
     if head.active is not None:
         lose_active(draft, "process_lost")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from perdure.records.sessions import Limits, Recovery, Run, RunPhase, RunState
 from perdure.rules.decision import Draft, EndRun, PutRun, data
 from perdure.rules.dispatch import is_drained
@@ -15,14 +17,17 @@ def begin_run(
     phase: RunPhase,
     limits: Limits | None = None,
     deployment: str | None = None,
+    home: str | None = None,
 ) -> None:
-    """Claim the session for a worker and begin a run on it."""
+    """Claim the session for a worker and begin a run on it; its Computer is on that worker's machine from now on."""
     head = draft.head
     head.fence += 1
     head.worker = worker
     head.runs += 1
     head.deployment = deployment or head.deployment
     head.limits = limits or head.limits
+    if head.computer is not None:
+        head.computer = replace(head.computer, home=home or head.computer.home)
     recovery: Recovery = "initial" if head.runs == 1 else "reconstructed"
     head.run = RunState(head.runs, run_id, phase, recovery, draft.now, head.run_end)
     draft.change(PutRun(Run(head.runs, run_id, head.id, recovery, head.deployment, draft.now)))

@@ -81,7 +81,7 @@ def _may_start(draft: Draft, permit: Permit) -> bool:
         return False
     # A process has yet to be forked and to run `init`; what it saves is a commit before that.
     ready = head.host == "inline"
-    begin_run(draft, permit.run_id, permit.worker, phase="ready" if ready else "starting")
+    begin_run(draft, permit.run_id, permit.worker, phase="ready" if ready else "starting", home=permit.home)
     return ready
 
 
