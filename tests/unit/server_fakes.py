@@ -77,12 +77,12 @@ def client_of(app: Starlette, base_url: str = LOCAL) -> httpx2.AsyncClient:
 class Running:
     """An application on a socket. `stop()` begins a graceful stop; `ended` is done when it is over."""
 
-    def __init__(self, app: Starlette, drain_seconds: int = 5) -> None:
+    def __init__(self, app: Starlette, drain_seconds: int = 5, linger: float = 0.0) -> None:
         self._stop = asyncio.Event()
         self._listener = Listener("127.0.0.1", 0)
         self.url = self._listener.url
         self.port = self._listener.port
-        serving = self._listener.serve(app, self._stop, drain_seconds=drain_seconds)
+        serving = self._listener.serve(app, self._stop, drain_seconds=drain_seconds, linger=linger)
         self.ended = asyncio.ensure_future(serving)
 
     def stop(self) -> None:
@@ -90,14 +90,15 @@ class Running:
 
 
 @asynccontextmanager
-async def running(app: Starlette, drain_seconds: int = 5) -> AsyncIterator[Running]:
+async def running(app: Starlette, drain_seconds: int = 5, linger: float = 0.0) -> AsyncIterator[Running]:
     """Serve an application on a free port of 127.0.0.1."""
-    server = Running(app, drain_seconds)
+    server = Running(app, drain_seconds, linger)
     try:
         yield server
     finally:
         server.stop()
-        await server.ended
+        if not server.ended.cancelled():
+            await server.ended
 
 
 def event(seq: int, kind: str = "turn.output", data: bytes = b'{"content":[]}') -> LoggedEvent:

@@ -419,6 +419,32 @@ def test_waits_between_attempts_double_up_to_a_bound_and_differ() -> None:
         assert whole / 2 <= min(waits) < max(waits) <= whole
 
 
+def test_a_server_that_says_when_is_not_asked_before() -> None:
+    retry = Retry(first=0.1, heeded=5.0)
+    for told, least in [(3, 3.0), (60, 5.0), (0, 0.0), ("soon", 0.0)]:
+        failure = errors.Unavailable("Stopping.", {"retry_after_seconds": told})
+        waits = [retry.delay(1, failure) for _ in range(200)]
+        assert least + 0.05 <= min(waits) < max(waits) <= least + 0.1
+
+
+def test_retry_after_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(sync.time, "sleep", waited.append)
+    monkeypatch.setattr(aio.asyncio, "sleep", wait)
+    told = failure("unavailable", 503)
+    told.headers["Retry-After"] = "4"
+    proxy = httpx2.Response(503, text="Service Unavailable", headers={"Retry-After": "6"})
+    dated = httpx2.Response(503, text="", headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
+    script = Script(told, proxy, dated, answer(fake.receipt()))
+    assert make(script).session(SESSION).enqueue(text="x").turn_id == TURN
+    assert waited == [4.0, 6.0, 0.0]
+    assert len({request.content for request in script.requests}) == 1
+
+
 # --- both clients are one ---
 
 

@@ -21,6 +21,7 @@ from perdure.errors import (
 from perdure.records.canonical import encode
 from perdure.records.ids import check_id
 from perdure.records.sessions import Issuer
+from perdure.server.openapi import openapi_document
 from perdure.server.queries import SessionsQuery, parse_query
 from perdure.server.table import OPERATIONS
 
@@ -263,6 +264,22 @@ async def test_the_errors_of_rules_keep_their_code_status_and_details() -> None:
         reply = await ask(fake.FakeService(enqueue=error), "POST", ENQUEUE, json=INPUT)
         refused(reply, error.status, error.code)
         assert reply.json()["error"].get("details", {}) == error.details
+
+
+async def test_every_503_says_when_to_ask_again_and_nothing_else_does() -> None:
+    for error, seconds in (
+        (StoreError("The disk is full."), "2"),
+        (StoreError("PostgreSQL does not answer.", {"retry_after_seconds": 7}), "7"),
+        (SessionNotFound(fake.SESSION), None),
+    ):
+        reply = await ask(fake.FakeService(enqueue=error), "POST", ENQUEUE, json=INPUT)
+        assert reply.headers.get("retry-after") == seconds
+    described = openapi_document(OPERATIONS, "0")
+    for path in described["paths"].values():
+        for operation in path.values():
+            for status, told in operation["responses"].items():
+                assert ("Retry-After" in told["headers"]) is (status == "503")
+    assert described["components"]["headers"]["RetryAfter"]["required"] is True
 
 
 async def test_readiness_follows_the_service_and_the_stop() -> None:

@@ -93,6 +93,26 @@ async def test_a_stop_answers_waits_and_finishes_what_is_under_way() -> None:
             await server.ended
 
 
+async def test_a_server_that_lingers_refuses_what_comes_and_says_when_to_ask_again() -> None:
+    service = fake.FakeService(session=fake.view(), check_ready=None)
+    app = fake.app_of(service)
+    async with fake.running(app, linger=60) as server, httpx2.AsyncClient(base_url=server.url) as client:
+        assert (await client.get(f"/v1/sessions/{fake.SESSION}")).status_code == 200
+        server.stop()
+        await app.state.stopping.future()
+        async with httpx2.AsyncClient(base_url=server.url) as late:
+            for path in (f"/v1/sessions/{fake.SESSION}", f"/v1/sessions/{fake.SESSION}/watch", "/readyz"):
+                reply = await late.get(path)
+                assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
+                assert reply.headers["retry-after"] == "1"
+            assert (await late.get("/healthz")).json() == {"status": "ok"}
+        assert not server.ended.done()
+        server.ended.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await server.ended
+    assert len(service.calls) == 1
+
+
 async def test_a_request_that_never_ends_does_not_hold_the_stop_for_ever() -> None:
     begun = asyncio.Event()
 

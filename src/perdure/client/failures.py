@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import httpx2
@@ -13,6 +14,7 @@ from perdure.errors import AuthenticationRequired, PerdureError, Unavailable, by
 _PASSING: Final = frozenset({502, 503, 504})
 _NEVER_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _OURS: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)
+_SECONDS: Final = re.compile("[0-9]{1,6}")
 _START: Final = "start one with `perdure dev`, or name another with --api-url or PERDURE_API_URL"
 
 
@@ -24,7 +26,10 @@ class NotUnderstood(PerdureError):
 
 
 def from_reply(reply: httpx2.Response) -> PerdureError:
-    """Return the error that a reply of status 400 or more reports; `details` gets the `request_id`."""
+    """Return the error that a reply of status 400 or more reports.
+
+    `details` gets the `request_id`, and as `retry_after_seconds` what a Retry-After says.
+    """
     try:
         body = ErrorEnvelope.model_validate_json(reply.content).error
     except ValidationError:
@@ -32,6 +37,9 @@ def from_reply(reply: httpx2.Response) -> PerdureError:
     details = dict(body.details or {})
     if request_id := reply.headers.get("x-request-id"):
         details["request_id"] = request_id
+    told = reply.headers.get("retry-after", "")
+    if _SECONDS.fullmatch(told):
+        details.setdefault("retry_after_seconds", int(told))
     return _error(body.code, reply.status_code, body.message, details)
 
 

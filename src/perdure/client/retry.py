@@ -20,17 +20,23 @@ class Retry:
     """How requests that failed for a passing reason are sent again.
 
     `attempts` in all, after waits that begin at `first` seconds and double up to `longest`. Each wait is shortened by
-    chance, up to a half, so that clients which lost one server do not all come back at once.
+    chance, up to a half, so that clients which lost one server do not all come back at once. A server that says in
+    Retry-After when it wants to be asked again is given that time as well, up to `heeded` seconds of it.
     """
 
     attempts: int = 4
     first: float = 0.1
     longest: float = 2.0
+    heeded: float = 10.0
 
-    def delay(self, failures: int) -> float:
-        """Return the seconds to wait after that many failures in a row."""
+    def delay(self, failures: int, failure: PerdureError | None = None) -> float:
+        """Return the seconds to wait after that many failures in a row, of which `failure` is the last."""
         whole: float = min(self.longest, self.first * 2 ** min(failures - 1, 30))
-        return whole * (0.5 + random.random() / 2)
+        return self._told(failure) + whole * (0.5 + random.random() / 2)
+
+    def _told(self, failure: PerdureError | None) -> float:
+        told = None if failure is None else failure.details.get("retry_after_seconds")
+        return min(told, self.heeded) if isinstance(told, int | float) else 0.0
 
     def patient(self) -> Retry:
         """Return the same with enough attempts to outlast a restart of the server."""
@@ -56,4 +62,5 @@ class Attempts:
         late = self._until is not None and time.monotonic() >= self._until
         if late or self._failures >= self._retry.attempts or not may_pass(failure):
             raise failure from (None if failure is error else error)
-        return self._retry.delay(self._failures)
+        delay = self._retry.delay(self._failures, failure)
+        return delay if self._until is None else min(delay, max(self._until - time.monotonic(), 0))

@@ -135,7 +135,7 @@ class Watching:
         self._failures += 1
         if not may_pass(failure) or (not self._connected and self._failures >= self._retry.attempts):
             raise failure from (None if failure is error else error)
-        delay = self._retry.delay(self._failures)
+        delay = self._retry.delay(self._failures, failure)
         if self._on_lost:
             self._on_lost(failure, delay)
         return delay

@@ -17,13 +17,13 @@ from perdure.crashpoints import areach
 from perdure.engine.service import Service
 from perdure.errors import MethodNotAllowed, NotFound
 from perdure.records.ids import new_id
-from perdure.server.auth import AuthPolicy
+from perdure.server.auth import OPEN_PATHS, AuthPolicy
 from perdure.server.context import HEARTBEAT_SECONDS, Context, Identity
 from perdure.server.openapi import openapi_document
 from perdure.server.operations import Operation
 from perdure.server.queries import parse_query
 from perdure.server.replies import REQUEST_ID, refusal
-from perdure.server.request import ISSUER, Call, ClientGone
+from perdure.server.request import ISSUER, Call, ClientGone, stopped
 from perdure.server.stopping import Stopping
 from perdure.server.table import OPERATIONS
 
@@ -47,7 +47,7 @@ def build_app(
         return msgspec.json.encode(openapi_document(OPERATIONS, identity.version))
 
     context = Context(service, identity, description, Stopping(), heartbeat)
-    app = Starlette(routes=_routes(context), middleware=[Middleware(Edge, auth=auth)])
+    app = Starlette(routes=_routes(context), middleware=[Middleware(Edge, auth=auth, stopping=context.stopping)])
     app.router.redirect_slashes = False
     app.router.default = _no_route
     app.state.stopping = context.stopping
@@ -95,11 +95,12 @@ class Endpoint:
 
 
 class Edge:
-    """Around every request: its id, who makes it, and how errors leave."""
+    """Around every request: its id, who makes it, whether it comes too late, and how errors leave."""
 
-    def __init__(self, app: ASGIApp, auth: AuthPolicy) -> None:
+    def __init__(self, app: ASGIApp, auth: AuthPolicy, stopping: Stopping) -> None:
         self._app = app
         self._auth = auth
+        self._stopping = stopping
 
     async def __call__(self, http: HttpScope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
@@ -118,6 +119,8 @@ class Edge:
 
         try:
             http[ISSUER] = self._auth.admit(http["path"], http["headers"])
+            if self._stopping.begun and http["path"] not in OPEN_PATHS:
+                raise stopped()
             await self._app(http, receive, tagged)
         except ClientGone:
             return

@@ -20,7 +20,8 @@ LOCAL_USER: Final = Issuer("user", "local")
 SHOWN_DIGITS: Final = 8
 _HOST: Final = re.compile(rb"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?", re.IGNORECASE)
 _ORIGIN: Final = re.compile(b"https?://" + _HOST.pattern, re.IGNORECASE)
-_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
+"""What needs no key, and is answered to the end."""
 
 
 def hash_key(secret: str) -> str:
@@ -60,7 +61,7 @@ class AuthPolicy:
     def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Issuer:
         """Return who asks, or raise `HostNotAllowed` or `AuthenticationRequired`."""
         if self._hashes:
-            return LOCAL_USER if path in _OPEN_PATHS else self._key_holder(headers)
+            return LOCAL_USER if path in OPEN_PATHS else self._key_holder(headers)
         _check_local(headers)
         return LOCAL_USER
 

@@ -6,12 +6,12 @@ import re
 from typing import Final
 
 from perdure.api import events
-from perdure.errors import CursorExpired, InvalidCursor, Unavailable
+from perdure.errors import CursorExpired, InvalidCursor
 from perdure.server import wire
 from perdure.server.operations import IN_SESSION, Operation, Stream
 from perdure.server.queries import EventsQuery, WatchQuery
 from perdure.server.replies import Reply
-from perdure.server.request import STOPPED, Call
+from perdure.server.request import Call
 from perdure.server.sse import EventStream
 
 _SEQUENCE: Final = re.compile(rb"[0-9]{1,18}")
@@ -38,8 +38,6 @@ async def page(call: Call) -> Reply:
 
 async def watch(call: Call) -> EventStream:
     """Follow the session."""
-    if call.context.stopping.begun:
-        raise Unavailable(STOPPED)
     query: WatchQuery = call.query
     after = query.after if (last := call.header(b"last-event-id")) in (None, b"") else _sequence(last)
     items = call.service.watch(call.scope, call.id("session_id"), after)

@@ -9,7 +9,7 @@ from perdure.errors import AuthenticationRequired, StoreError, Unavailable
 from perdure.server.operations import Operation
 from perdure.server.queries import NoQuery
 from perdure.server.replies import Reply, document
-from perdure.server.request import STOPPED, Call
+from perdure.server.request import Call, stopped
 
 
 async def alive(_: Call) -> Reply:
@@ -20,7 +20,7 @@ async def alive(_: Call) -> Reply:
 async def ready(call: Call) -> Reply:
     """Say whether work is accepted."""
     if call.context.stopping.begun:
-        raise Unavailable(STOPPED)
+        raise stopped()
     await call.service.check_ready()
     return document({"status": "ready"})
 

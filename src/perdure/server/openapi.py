@@ -18,10 +18,12 @@ from perdure.server.operations import Archive, Operation, Stream
 _REF: Final = "#/components/schemas/{model}"
 _ENVELOPE: Final = {"application/json": {"schema": {"$ref": _REF.format(model="ErrorEnvelope")}}}
 _REQUEST_ID: Final = {"X-Request-ID": {"$ref": "#/components/headers/RequestId"}}
+_RETRY_AFTER: Final = {"Retry-After": {"$ref": "#/components/headers/RetryAfter"}}
 _DESCRIPTION: Final = (
     "Sessions, turns, events and deployments of one Perdure server. Errors come in one envelope; every response names "
-    "its request in `X-Request-ID`. Unknown fields and query parameters are refused; `null`, absent and `{}` are three "
-    "things. A server on loopback without API keys is open to this machine; any other needs a key as bearer token."
+    "its request in `X-Request-ID`, and every 503 says in `Retry-After` when to ask again. Unknown fields and query "
+    "parameters are refused; `null`, absent and `{}` are three things. A server on loopback without API keys is open to "
+    "this machine; any other needs a key as bearer token."
 )
 _LAST_EVENT_ID: Final = {
     "name": "Last-Event-ID",
@@ -59,9 +61,17 @@ def openapi_document(operations: Iterable[Operation], version: str) -> dict[str,
         "paths": _paths(table),
         "components": {
             "schemas": _component_schemas(table),
-            "headers": {"RequestId": {"description": "The request's UUIDv7", "schema": _id_schema(), "required": True}},
+            "headers": _headers(),
             "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, prd_sk_…"}},
         },
+    }
+
+
+def _headers() -> dict[str, Any]:
+    again = "After how many seconds the same request may be sent again"
+    return {
+        "RequestId": {"description": "The request's UUIDv7", "schema": _id_schema(), "required": True},
+        "RetryAfter": {"description": again, "schema": {"type": "integer", "minimum": 0}, "required": True},
     }
 
 
@@ -160,7 +170,11 @@ def _refusals(operation: Operation) -> dict[str, Any]:
     for error in operation.all_errors:
         codes.setdefault(error.status, set()).add(error.code)
     return {
-        str(status): {"description": ", ".join(sorted(codes[status])), "headers": _REQUEST_ID, "content": _ENVELOPE}
+        str(status): {
+            "description": ", ".join(sorted(codes[status])),
+            "headers": {**_REQUEST_ID, **_RETRY_AFTER} if status == 503 else _REQUEST_ID,
+            "content": _ENVELOPE,
+        }
         for status in sorted(codes)
     }
 

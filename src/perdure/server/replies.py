@@ -15,6 +15,8 @@ _LOG: Final = logging.getLogger("perdure.server")
 _ENCODER: Final = msgspec.json.Encoder()
 _JSON: Final = (b"content-type", b"application/json")
 REQUEST_ID: Final = b"x-request-id"
+RETRY_AFTER_SECONDS: Final = 2
+"""When a request that met a passing trouble may be sent again, unless the error knows better."""
 
 
 class Reply:
@@ -60,5 +62,8 @@ def _envelope(error: PerdureError) -> Reply:
         headers = ((b"www-authenticate", b"Bearer"),)
     elif error.status == 405:
         headers = ((b"allow", ", ".join(error.details["allowed"]).encode()),)
+    elif error.status == 503:
+        seconds = error.details.get("retry_after_seconds", RETRY_AFTER_SECONDS)
+        headers = ((b"retry-after", b"%d" % seconds),)
     # Canonical, because what is quoted from a request may hold half of an emoji.
     return Reply(canonical.encode(envelope(error), "error"), error.status, headers)

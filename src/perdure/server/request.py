@@ -24,7 +24,7 @@ from perdure.server.refusals import explain
 T = TypeVar("T")
 B = TypeVar("B", bound=RequestBody)
 ISSUER: Final = "perdure.issuer"
-STOPPED: Final = "The server is stopping. Nothing was changed by this request; ask again in a moment."
+_STOPPED: Final = "The server is stopping. Nothing was changed by this request; ask again in a moment."
 
 
 class ClientGone(Exception):
@@ -122,7 +122,12 @@ class Call:
                 return task.result()
         finally:
             await end_tasks(task, gone)
-        raise ClientGone if not stopping.begun else Unavailable(STOPPED)
+        raise ClientGone if not stopping.begun else stopped()
+
+
+def stopped() -> Unavailable:
+    """Return the error for requests that come when the server stops, or that waited for too long to be finished."""
+    return Unavailable(_STOPPED, {"retry_after_seconds": 1})
 
 
 def _too_large(size: str, limit: int) -> ContentTooLarge:

@@ -48,17 +48,22 @@ class Listener:
         *,
         on_started: Callable[[], None] | None = None,
         drain_seconds: int = DRAIN_SECONDS,
+        linger: float = 0.0,
     ) -> None:
         """Serve `app` until `stop` is set or the task is cancelled.
 
-        Then nothing new is accepted, watches end between two events, waits are answered with `unavailable`, and what is
-        under way has `drain_seconds` to finish; what takes longer is cut off.
+        Then watches end between two events, and waits and new requests are answered with `unavailable`, for `linger`
+        seconds, in which a load balancer notices. Then nothing is accepted any more, and what is under way has
+        `drain_seconds` to finish; what takes longer is cut off.
         """
         server = _Server(_config(app, drain_seconds), app.state.stopping, on_started)
         running = asyncio.ensure_future(server.serve([self._socket]))
         stopped = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if linger and not running.done():
+                app.state.stopping.begin()
+                await asyncio.wait((running,), timeout=linger)
         finally:
             stopped.cancel()
             server.should_exit = True
