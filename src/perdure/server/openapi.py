@@ -22,8 +22,8 @@ _RETRY_AFTER: Final = {"Retry-After": {"$ref": "#/components/headers/RetryAfter"
 _DESCRIPTION: Final = (
     "Sessions, turns, events and deployments of one Perdure server. Errors come in one envelope; every response names "
     "its request in `X-Request-ID`, and every 503 says in `Retry-After` when to ask again. Unknown fields and query "
-    "parameters are refused; `null`, absent and `{}` are three things. A server on loopback without API keys is open to "
-    "this machine; any other needs a key as bearer token."
+    "parameters are refused; `null`, absent and `{}` are three things. A server on loopback without API keys is open "
+    "to this machine; any other needs a key as bearer token."
 )
 _LAST_EVENT_ID: Final = {
     "name": "Last-Event-ID",
