@@ -22,6 +22,7 @@ LAYERS = (
     "server",
     "testing",
     "engine",
+    "chat",
     "hosts",
     "computers",
     "client",
@@ -41,6 +42,7 @@ FORBIDDEN = {
     "deploy": {"client": "a build needs no server"},
     "computers": {"client": "a sandbox asks nobody", "store": "a sandbox remembers nothing"},
     "hosts": {"store": "a host asks its driver", "client": "a host asks its driver"},
+    "chat": {"store": "a harness asks its context", "client": "a harness asks its context"},
     "authoring": {"store": "a definition is plain data", "api": "a session's process loads no pydantic"},
 }
 MODULE_LINES = 500
@@ -305,6 +307,7 @@ EXPLAINED = (
     "perdure.crashpoints",
     "perdure.api",
     "perdure.authoring",
+    "perdure.chat",
     "perdure.client.aio",
     "perdure.client.sync",
     "perdure.client.retry",

@@ -1,0 +1,1 @@
+"""The LLM harness: transcript, requests to models, tools, documents, sections, compaction."""
