@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from perdure.records.definitions import AgentDefinition
-from perdure.records.sessions import Ask, Event, LoggedEvent, Message, QueuedTurn, Run, SessionHead, Turn
+from perdure.records.sessions import ActiveTurn, Ask, Event, LoggedEvent, Message, QueuedTurn, Run, SessionHead, Turn
 from perdure.rules.commands import Command, Idempotency
 
 
@@ -35,6 +35,7 @@ class Committed(msgspec.Struct, frozen=True):
 
     Where several processes share a store, commits of others are told of too, as hints: with the head as it is now,
     without command and events, several of them as one, and some not at all. A head is never told after a newer one.
+    `ended` is the turn that the commit ended, as it was while it ran.
     """
 
     head: SessionHead
@@ -42,6 +43,7 @@ class Committed(msgspec.Struct, frozen=True):
     events: Sequence[Event]
     started: QueuedTurn | None
     live: bool = False
+    ended: ActiveTurn | None = None
 
 
 class Applied(msgspec.Struct, frozen=True):
