@@ -15,7 +15,7 @@ import msgspec
 from perdure.crashpoints import CrashPointReached, reach
 from perdure.errors import IdempotencyConflict, PerdureError, StoreError
 from perdure.records.canonical import digest
-from perdure.records.sessions import SessionHead
+from perdure.records.sessions import ActiveTurn, SessionHead
 from perdure.rules.commands import Command, CreateSession
 from perdure.rules.decide import decide
 from perdure.rules.decision import ClearLive, Decision, Found, Needs, PutLive
@@ -62,6 +62,11 @@ class Request:
         self.found: Found = {}
         identity = command.idempotency
         self.digests = None if identity is None else (digest(identity.scope), digest(identity.request))
+
+
+def _ended(before: Entry | None, after: SessionHead) -> ActiveTurn | None:
+    active = before.head.active if before is not None else None
+    return active if active is not None and (after.active is None or after.active.id != active.id) else None
 
 
 class Gathering(Protocol):
@@ -166,7 +171,7 @@ class Batch(ABC, Generic[R]):
         if not made.writes:
             return Outcome(Applied(made.receipt, made.head))
         live = self._write(entry, made, now)
-        committed = Committed(made.head, command, made.events, made.started, live)
+        committed = Committed(made.head, command, made.events, made.started, live, _ended(entry, made.head))
         return Outcome(Applied(made.receipt, made.head), committed)
 
     def _ask_rule(self, entry: Entry | None, request: Request, now: int) -> Decision:
