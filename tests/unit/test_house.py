@@ -31,6 +31,7 @@ LAYERS = (
     "api",
     "store",
     "rules",
+    "telemetry",
     "records",
     "crashpoints",
     "errors",
@@ -43,13 +44,17 @@ FORBIDDEN = {
     "computers": {"client": "a sandbox asks nobody", "store": "a sandbox remembers nothing"},
     "hosts": {"store": "a host asks its driver", "client": "a host asks its driver"},
     "chat": {"store": "a harness asks its context", "client": "a harness asks its context"},
+    "rules": {"telemetry": "what is decided is counted by those who commit it"},
     "authoring": {"store": "a definition is plain data", "api": "a session's process loads no pydantic"},
 }
 MODULE_LINES = 500
 FUNCTION_LINES = 80
 FUNCTION_LINES_P90 = 30
 # What the process of a session loads must not load these: they cost each session memory and time.
-HEAVY = ("pydantic", "starlette", "httpx2", "uvicorn", "cyclopts", "rich", "apsw", "psycopg", "watchfiles", "pathspec")
+HEAVY = (
+    *("pydantic", "starlette", "httpx2", "uvicorn", "cyclopts", "rich", "apsw", "psycopg", "watchfiles", "pathspec"),
+    *("prometheus_client", "opentelemetry"),
+)
 
 
 class Module(NamedTuple):
