@@ -1,3 +1,13 @@
+CREATE TABLE api_keys (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    ended_at INTEGER
+);
+
+CREATE TABLE archives (digest TEXT PRIMARY KEY, data BLOB NOT NULL);
+
 CREATE TABLE asks (
     sid INTEGER NOT NULL,
     id BLOB NOT NULL,
@@ -75,6 +85,13 @@ CREATE TABLE messages (
     reason TEXT,
     content BLOB NOT NULL,
     PRIMARY KEY (sid, id)
+);
+
+CREATE TABLE run_logs (
+    run BLOB NOT NULL,
+    start INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (run, start)
 );
 
 CREATE TABLE runs (

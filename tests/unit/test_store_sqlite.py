@@ -127,8 +127,8 @@ def test_every_query_goes_by_an_index(tmp_path: Path) -> None:
         elif found := without_index(plan):
             scans[name] = found
     made.close()
-    # There are few environments, and who asks for them wants all. What has one key is one session an agent.
-    assert set(scans) == {"environments", "list_by_key", *SCHEMA}
+    # There are few environments and API keys, and who asks for them wants all. What has one key is one session an agent.
+    assert set(scans) == {"environments", "api_keys", "list_by_key", *SCHEMA}
     assert scans["list_by_key"] == ["USE TEMP B-TREE FOR ORDER BY"]
 
 

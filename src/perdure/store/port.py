@@ -20,14 +20,18 @@ Not guaranteed: that a command whose caller was cut off did not commit. Send it 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from perdure.records.definitions import AgentDefinition
 from perdure.records.sessions import ActiveTurn, Ask, Event, LoggedEvent, Message, QueuedTurn, Run, SessionHead, Turn
 from perdure.rules.commands import Command, Idempotency
+from perdure.store.leases import Leases
+
+LOG_BYTES: Final = 8 * 1024 * 1024
+"""How much of a run's log a store keeps: its first bytes."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -109,6 +113,16 @@ class Environment(msgspec.Struct, frozen=True):
     created_at: int
 
 
+class ApiKey(msgspec.Struct, frozen=True):
+    """A key that lets in whoever has its secret, of which only the hash is known; until `ended_at`, if there is one."""
+
+    id: str
+    name: str
+    sha256: str
+    created_at: int
+    ended_at: int | None = None
+
+
 Listener: TypeAlias = Callable[[Committed], None]
 
 
@@ -127,6 +141,25 @@ class Store(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Finish the commits under way, then let go of everything."""
+
+    # --- others that share the store
+
+    @property
+    @abstractmethod
+    def leases(self) -> Leases | None:
+        """Which workers are alive and what they may claim; None where one process owns all that is in the store."""
+
+    @property
+    @abstractmethod
+    def hints_heard(self) -> bool:
+        """Whether hints of the commits of others arrive now; true where there are no others."""
+
+    @abstractmethod
+    async def changed(self, known: Mapping[str, int]) -> list[SessionHead]:
+        """Return heads, in no order, of those of the sessions whose log is longer than the length that is given.
+
+        It is for finding out what hints did not tell, and costs a look-up a session that has not changed.
+        """
 
     # --- commands
 
@@ -226,8 +259,15 @@ class Store(ABC):
         """Return all environments in order of id."""
 
     @abstractmethod
-    async def put_deployment(self, deployment: Deployment) -> Deployment:
-        """Store a deployment and its environment; the same digest in the environment returns the first one."""
+    async def put_deployment(self, deployment: Deployment, archive: bytes | None = None) -> Deployment:
+        """Store a deployment and its environment; the same digest in the environment returns the first one.
+
+        `archive` is its source, for whoever shares the store and not the disk; one is kept for each digest.
+        """
+
+    @abstractmethod
+    async def archive(self, deployment_id: str) -> bytes | None:
+        """Return the source of a deployment, if it is in the store."""
 
     @abstractmethod
     async def promote(self, environment: str, deployment_id: str) -> Environment:
@@ -240,3 +280,30 @@ class Store(ABC):
     @abstractmethod
     async def deployments(self, environment: str, before: str | None, limit: int) -> list[Deployment]:
         """Return deployments, newest first."""
+
+    # --- who may ask
+
+    @abstractmethod
+    async def api_keys(self) -> list[ApiKey]:
+        """Return all API keys in order of their making, those that have ended included."""
+
+    @abstractmethod
+    async def put_api_key(self, key: ApiKey) -> None:
+        """Store a new API key; one of that id that is there stays as it is."""
+
+    @abstractmethod
+    async def end_api_key(self, key_id: str, at: int) -> bool:
+        """End an API key; returns whether there was one that had not ended."""
+
+    # --- what runs print
+
+    @abstractmethod
+    async def append_log(self, run_id: str, offset: int, data: bytes) -> None:
+        """Store a piece of a run's log from a byte on; the same piece again changes nothing.
+
+        Of what is beyond the first `LOG_BYTES` nothing is kept.
+        """
+
+    @abstractmethod
+    async def log(self, run_id: str, offset: int, limit: int) -> bytes:
+        """Return at most `limit` bytes of a run's log; fewer, or none, where the next ones are not in the store."""

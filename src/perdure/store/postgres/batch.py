@@ -16,6 +16,7 @@ from perdure.store.batch import Columns, Entry, Request, Thing
 from perdure.store.codec import columns, is_canonical, unpack_head
 from perdure.store.postgres.arrays import array
 from perdure.store.postgres.database import Connection, Row, Statement, trip
+from perdure.store.postgres.leases import ANYWHERE
 from perdure.store.postgres.lookups import look_up
 from perdure.store.postgres.rows import Rows
 from perdure.store.postgres.statements import sql
@@ -40,7 +41,9 @@ class Batch(batch.Batch[Rows]):
         return made.id
 
     def _columns(self, head: SessionHead) -> Columns:
-        return (*columns(head), None if head.run is None else head.worker)
+        worker = None if head.run is None else head.worker
+        home = None if head.computer is None else head.computer.home
+        return (*columns(head), worker, home or ANYWHERE)
 
     async def begin(self, connection: Connection, opening: Sequence[Statement], requests: Sequence[Request]) -> None:
         """Begin the transaction, and lock and read what the commands need, in one round trip.

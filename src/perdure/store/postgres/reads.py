@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -13,8 +14,8 @@ from perdure.rules.commands import Idempotency
 from perdure.rules.dispatch import needs_owner
 from perdure.store import records
 from perdure.store.codec import is_canonical, unpack_head
-from perdure.store.port import Deployment, Environment, EventPage, SessionFilter, Snapshot
-from perdure.store.postgres.arrays import array
+from perdure.store.port import EventPage, SessionFilter, Snapshot
+from perdure.store.postgres.arrays import array, arrays
 from perdure.store.postgres.database import Connection, all_rows, one_row, read_together
 from perdure.store.postgres.lookups import look_up
 from perdure.store.postgres.records import to_event, to_live, to_run, to_turn
@@ -27,11 +28,13 @@ _ABOVE_ALL: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _SPARE: Final = 16
 
 
-def _after(text: str) -> str:
+def after_id(text: str) -> str:
+    """Return the id that a page begins after."""
     return text if is_canonical(text) else _BELOW_ALL
 
 
-def _before(text: str | None) -> str:
+def before_id(text: str | None) -> str:
+    """Return the id that a page, newest first, begins below."""
     if text is None:
         return _ABOVE_ALL
     return text if is_canonical(text) else _BELOW_ALL
@@ -49,6 +52,15 @@ async def heads(connection: Connection, session_ids: list[str]) -> list[SessionH
     return [unpack_head(body) for (body,) in rows]
 
 
+async def changed(connection: Connection, known: Mapping[str, int]) -> list[SessionHead]:
+    """Return the heads of those of the sessions whose logs are longer than was known."""
+    asked = [(session_id, seq) for session_id, seq in known.items() if is_canonical(session_id)]
+    if not asked:
+        return []
+    rows = await all_rows(connection, sql("changed"), *arrays(("uuid", "int8"), asked))
+    return [unpack_head(body) for (body,) in rows]
+
+
 async def receipt(connection: Connection, identity: Idempotency) -> bytes | None:
     """Return the receipt that an idempotency key stands for."""
     row = await one_row(connection, sql("find_receipt"), digest(identity.scope))
@@ -63,7 +75,7 @@ async def find_key(connection: Connection, environment: str, agent: str, key: st
 
 async def sessions(connection: Connection, which: SessionFilter, before: str | None, limit: int) -> list[SessionHead]:
     """Return heads, newest first: one range of an index for each status, merged."""
-    below = _before(before)
+    below = before_id(before)
     if which.key is not None:
         rows = await all_rows(connection, sql("list_by_key"), which.environment, which.key, below)
         return _of_key([unpack_head(body) for (body,) in rows], which)[:limit]
@@ -89,7 +101,7 @@ async def due(connection: Connection, until: int, limit: int) -> list[tuple[str,
 async def unsettled(connection: Connection, after: str, limit: int) -> list[SessionHead]:
     """Return heads of sessions that need an owner."""
     found: list[SessionHead] = []
-    at, size = _after(after), limit + _SPARE
+    at, size = after_id(after), limit + _SPARE
     while len(found) < limit:
         marked = [unpack_head(body) for (body,) in await all_rows(connection, sql("maybe_owned"), at, size)]
         found += filter(needs_owner, marked)
@@ -152,7 +164,7 @@ async def asks(connection: Connection, session_id: str, status: str | None, afte
     """Return questions in order of id."""
     if not is_canonical(session_id):
         return []
-    values = (session_id, _after(after), limit)
+    values = (session_id, after_id(after), limit)
     if status is None:
         rows = await all_rows(connection, sql("asks"), *values)
     else:
@@ -196,27 +208,3 @@ async def run(connection: Connection, session_id: str, run_id: str) -> Run | Non
     known = is_canonical(session_id) and is_canonical(run_id)
     row = await one_row(connection, sql("run"), session_id, run_id) if known else None
     return None if row is None else to_run(session_id, row)
-
-
-async def environment(connection: Connection, environment_id: str) -> Environment | None:
-    """Return one environment."""
-    row = await one_row(connection, sql("environment"), environment_id)
-    return None if row is None else Environment(*row)
-
-
-async def environments(connection: Connection) -> list[Environment]:
-    """Return all environments."""
-    return [Environment(*row) for row in await all_rows(connection, sql("environments"))]
-
-
-async def deployment(connection: Connection, deployment_id: str) -> Deployment | None:
-    """Return one deployment."""
-    known = is_canonical(deployment_id)
-    row = await one_row(connection, sql("deployment"), deployment_id) if known else None
-    return None if row is None else records.to_deployment(*row)
-
-
-async def deployments(connection: Connection, environment_id: str, before: str | None, limit: int) -> list[Deployment]:
-    """Return an environment's deployments, newest first."""
-    rows = await all_rows(connection, sql("deployments"), environment_id, _before(before), limit)
-    return [records.to_deployment(*row) for row in rows]

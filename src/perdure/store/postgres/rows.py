@@ -15,9 +15,9 @@ from perdure.store.postgres.database import Statement
 from perdure.store.postgres.statements import sql
 
 _Key = tuple[str, int]
-_SESSION: Final[tuple[Kind, ...]] = ("uuid", "text", "text", "text", "text", "int8", "bool", "text")
-_COLUMNS: Final[tuple[Kind, ...]] = ("uuid", "text", "int8", "bool", "text")
-_HEAD: Final[tuple[Kind, ...]] = ("uuid", "bool", "bytea")
+_SESSION: Final[tuple[Kind, ...]] = ("uuid", "text", "text", "text", "text", "int8", "bool", "text", "text")
+_COLUMNS: Final[tuple[Kind, ...]] = ("uuid", "text", "int8", "bool", "text", "text")
+_HEAD: Final[tuple[Kind, ...]] = ("uuid", "bool", "bytea", "int8")
 _EVENT: Final[tuple[Kind, ...]] = ("uuid", "int8", "text", "int8", "int4", "int4", "int4", "bytea")
 _NEW_TURN: Final[tuple[Kind, ...]] = ("uuid", "int4", "uuid", "text", "int8", "int8")
 _TURN: Final[tuple[Kind, ...]] = (*_NEW_TURN, "int4", "int8", "int8", "int8", "text")
@@ -95,7 +95,7 @@ class Rows:
         Keys that others may be about to take come in one order everywhere, so that nobody waits in a circle. Raises
         ValueError and others for a value that its column cannot hold.
         """
-        heads = [(sid, has_live(sid), pack_head(head)) for sid, head in self.heads.items()]
+        heads = [(sid, has_live(sid), pack_head(head), head.last_seq) for sid, head in self.heads.items()]
         made = [
             _table("insert_sessions", _SESSION, sorted(self.sessions.values(), key=_by_key)),
             _table("update_sessions", _COLUMNS, self.columns.values()),

@@ -22,29 +22,34 @@ CREATE TABLE perdure.sessions (
     status text COLLATE "C" NOT NULL,
     wake_at bigint,
     owned boolean NOT NULL,
-    worker text COLLATE "C"
+    worker text COLLATE "C",
+    home text COLLATE "C" NOT NULL DEFAULT ''
 );
 CREATE UNIQUE INDEX sessions_by_key ON perdure.sessions (environment, key, agent) WHERE key IS NOT NULL;
 CREATE INDEX sessions_by_status ON perdure.sessions (environment, status, id);
 CREATE INDEX sessions_by_agent ON perdure.sessions (environment, agent, status, id);
 CREATE INDEX sessions_due ON perdure.sessions (wake_at, id) WHERE wake_at IS NOT NULL;
 CREATE INDEX sessions_owned ON perdure.sessions (id) WHERE owned;
-CREATE INDEX sessions_free ON perdure.sessions (id) WHERE owned AND worker IS NULL;
-CREATE INDEX sessions_by_worker ON perdure.sessions (worker) WHERE owned;
+CREATE INDEX sessions_claimable ON perdure.sessions (home, id) WHERE owned AND worker IS NULL;
+CREATE INDEX sessions_by_owner ON perdure.sessions (worker, home) WHERE owned;
 
--- Workers that are alive, or were. A session's `worker` is the one that has claimed it.
+-- Workers that are alive, or were. A session's `worker` is the one that has claimed it, its `home` the id of the machine
+-- that holds its Computer, empty where any machine will do.
 CREATE TABLE perdure.leases (
     worker text COLLATE "C" PRIMARY KEY,
     expires_at timestamptz NOT NULL,
-    address text
+    address text,
+    machine text COLLATE "C"
 ) WITH (fillfactor = 20);
 
 -- A head is locked by whoever decides about its session, and changes with every commit: it lives apart from the indexed
--- columns, which change seldom, with room in its page for the next version. `live` tells that there are live slots.
+-- columns, which change seldom, with room in its page for the next version. `live` tells that there are live slots, `seq` how long the
+-- session's log is, so that whoever looks for what has changed reads no bodies.
 CREATE TABLE perdure.heads (
     session uuid PRIMARY KEY,
     live boolean NOT NULL,
-    body bytea NOT NULL
+    body bytea NOT NULL,
+    seq bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 CREATE TABLE perdure.events (
@@ -159,6 +164,26 @@ CREATE TABLE perdure.deployments (
     CONSTRAINT deployments_by_digest UNIQUE (environment, digest)
 );
 CREATE INDEX deployments_by_environment ON perdure.deployments (environment, id);
+
+-- The source of deployments, one of a digest; it is compressed already.
+CREATE TABLE perdure.archives (digest text COLLATE "C" PRIMARY KEY, data bytea NOT NULL);
+ALTER TABLE perdure.archives ALTER COLUMN data SET STORAGE EXTERNAL;
+
+CREATE TABLE perdure.api_keys (
+    id text COLLATE "C" PRIMARY KEY,
+    name bytea NOT NULL,
+    sha256 text COLLATE "C" NOT NULL,
+    created_at bigint NOT NULL,
+    ended_at bigint
+);
+
+-- Pieces of what runs printed, each with the number of its first byte.
+CREATE TABLE perdure.run_logs (
+    run uuid NOT NULL,
+    start bigint NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (run, start)
+);
 
 -- One row for each connection that a process commits on, with the number of its newest commit: whoever lost the
 -- connection during a commit reads here whether it happened. Its lock tells whether it may still happen.

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Concatenate, ParamSpec, TypeVar
 
-import msgspec
-
-from perdure.errors import DeploymentNotFound, Unavailable
+from perdure.errors import Unavailable
 from perdure.records.sessions import Ask, Message, Run, SessionHead, Turn
 from perdure.rules.commands import Command, Idempotency
-from perdure.store import records
-from perdure.store.codec import is_canonical
 from perdure.store.listeners import Listeners
 from perdure.store.port import (
+    ApiKey,
     Applied,
     Committed,
     Deployment,
@@ -25,11 +22,10 @@ from perdure.store.port import (
     Snapshot,
     Store,
 )
-from perdure.store.postgres import address, reads, schema
-from perdure.store.postgres.database import Connection, Database, one_row, trip
+from perdure.store.postgres import address, deployments, keys, logs, reads, schema
+from perdure.store.postgres.database import Connection, Database
 from perdure.store.postgres.hints import Changed, Hints
 from perdure.store.postgres.leases import Leases
-from perdure.store.postgres.statements import sql
 from perdure.store.postgres.writer import Writer
 
 P = ParamSpec("P")
@@ -95,8 +91,14 @@ class PostgresStore(Store):
 
     @property
     def leases(self) -> Leases:
-        """Which workers are alive, and what they may claim."""
         return Leases(self._open)
+
+    @property
+    def hints_heard(self) -> bool:
+        return self._hints is not None and self._hints.listening.is_set()
+
+    async def changed(self, known: Mapping[str, int]) -> list[SessionHead]:
+        return await self._read(reads.changed, known)
 
     async def _read(
         self, function: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
@@ -178,44 +180,39 @@ class PostgresStore(Store):
     # --- environments and deployments
 
     async def environment(self, environment: str) -> Environment | None:
-        return await self._read(reads.environment, environment)
+        return await self._read(deployments.environment, environment)
 
     async def environments(self) -> list[Environment]:
-        return await self._read(reads.environments)
+        return await self._read(deployments.environments)
 
-    async def put_deployment(self, deployment: Deployment) -> Deployment:
-        return await self._read(_put_deployment, deployment)
+    async def put_deployment(self, deployment: Deployment, archive: bytes | None = None) -> Deployment:
+        return await self._read(deployments.put, deployment, archive)
+
+    async def archive(self, deployment_id: str) -> bytes | None:
+        return await self._read(deployments.archive, deployment_id)
 
     async def promote(self, environment: str, deployment_id: str) -> Environment:
-        return await self._read(_promote, environment, deployment_id)
+        return await self._read(deployments.promote, environment, deployment_id)
 
     async def deployment(self, deployment_id: str) -> Deployment | None:
-        return await self._read(reads.deployment, deployment_id)
+        return await self._read(deployments.deployment, deployment_id)
 
     async def deployments(self, environment: str, before: str | None, limit: int) -> list[Deployment]:
-        return await self._read(reads.deployments, environment, before, limit)
+        return await self._read(deployments.deployments, environment, before, limit)
 
+    # --- who may ask, and what runs print
 
-# Both may be done twice, when the connection is lost in between: the second time finds what the first has left.
+    async def api_keys(self) -> list[ApiKey]:
+        return await self._read(keys.api_keys)
 
+    async def put_api_key(self, key: ApiKey) -> None:
+        await self._read(keys.put, key)
 
-async def _put_deployment(connection: Connection, made: Deployment) -> Deployment:
-    where = (made.environment, made.digest)
-    values = (made.id, *where, made.created_at, made.source, made.live, msgspec.json.encode(made.agents))
-    *_, rows = await trip(
-        connection,
-        [
-            (sql("insert_environment"), (made.environment, made.created_at)),
-            (sql("insert_deployment"), values),
-            (sql("deployment_by_digest"), where),
-        ],
-    )
-    return records.to_deployment(*rows[0])
+    async def end_api_key(self, key_id: str, at: int) -> bool:
+        return await self._read(keys.end, key_id, at)
 
+    async def append_log(self, run_id: str, offset: int, data: bytes) -> None:
+        await self._read(logs.append, run_id, offset, data)
 
-async def _promote(connection: Connection, environment: str, deployment_id: str) -> Environment:
-    known = is_canonical(deployment_id)
-    row = await one_row(connection, sql("promote"), environment, deployment_id) if known else None
-    if row is None:
-        raise DeploymentNotFound(deployment_id)
-    return Environment(*row)
+    async def log(self, run_id: str, offset: int, limit: int) -> bytes:
+        return await self._read(logs.read, run_id, offset, limit)

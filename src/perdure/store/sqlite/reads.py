@@ -12,9 +12,8 @@ from perdure.records.canonical import digest
 from perdure.records.sessions import Ask, LoggedEvent, Message, Run, SessionHead, Turn
 from perdure.rules.commands import Idempotency
 from perdure.rules.dispatch import needs_owner
-from perdure.store import records
 from perdure.store.codec import unpack_head
-from perdure.store.port import Deployment, Environment, EventPage, LiveSlot, SessionFilter, Snapshot
+from perdure.store.port import EventPage, LiveSlot, SessionFilter, Snapshot
 from perdure.store.records import check_cursor, check_receipt
 from perdure.store.sqlite import lookups
 from perdure.store.sqlite.codec import (
@@ -24,9 +23,8 @@ from perdure.store.sqlite.codec import (
     position,
     sid_at,
     unpack_id,
-    unpack_known,
 )
-from perdure.store.sqlite.database import Database, Row, one
+from perdure.store.sqlite.database import Database, one
 from perdure.store.sqlite.records import to_ask, to_event, to_run, to_turn
 from perdure.store.sqlite.statements import sql
 
@@ -49,6 +47,12 @@ def head(database: Database, session_id: str) -> SessionHead | None:
     """Return a session's head."""
     found = session(database, session_id)
     return found[1] if found else None
+
+
+def heads(database: Database, session_ids: list[str]) -> list[SessionHead]:
+    """Return the heads of some sessions."""
+    found = (head(database, session_id) for session_id in session_ids)
+    return [one for one in found if one is not None]
 
 
 def receipt(database: Database, identity: Idempotency) -> bytes | None:
@@ -204,36 +208,3 @@ def run(database: Database, session_id: str, run_id: str) -> Run | None:
     if row is None or sid_at(row[0]) != sid:
         return None
     return to_run(session_id, row)
-
-
-def to_environment(row: Row) -> Environment:
-    """Return an environment from its row."""
-    return Environment(row[0], unpack_known(row[1]), row[2])
-
-
-def environment(database: Database, environment_id: str) -> Environment | None:
-    """Return one environment."""
-    row = one(database, sql("environment"), (environment_id,))
-    return None if row is None else to_environment(row)
-
-
-def environments(database: Database) -> list[Environment]:
-    """Return all environments."""
-    return [to_environment(row) for row in database.execute(sql("environments"))]
-
-
-def to_deployment(row: Row) -> Deployment:
-    """Return a deployment from its row."""
-    return records.to_deployment(unpack_id(row[0]), *row[1:])
-
-
-def deployment(database: Database, deployment_id: str) -> Deployment | None:
-    """Return one deployment."""
-    row = one(database, sql("deployment"), (pack_id(deployment_id),))
-    return None if row is None else to_deployment(row)
-
-
-def deployments(database: Database, environment_id: str, before: str | None, limit: int) -> list[Deployment]:
-    """Return an environment's deployments, newest first."""
-    below = ABOVE_ALL_IDS if before is None else pack_id(before)
-    return [to_deployment(row) for row in database.execute(sql("deployments"), (environment_id, below, limit))]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import msgspec
-
-from perdure.errors import DeploymentNotFound, PerdureError
+from perdure.errors import PerdureError
 from perdure.records import instants
 from perdure.records.sessions import Ask, Message, Run, SessionHead, Turn
 from perdure.rules.commands import Command, Idempotency
 from perdure.store.listeners import Listeners
 from perdure.store.port import (
+    ApiKey,
     Applied,
     Deployment,
     Environment,
@@ -23,13 +22,11 @@ from perdure.store.port import (
     Snapshot,
     Store,
 )
-from perdure.store.sqlite import lookups, reads, schema
-from perdure.store.sqlite.codec import pack_id
-from perdure.store.sqlite.database import Database, one, open_writer
+from perdure.store.sqlite import deployments, keys, logs, lookups, reads, schema
+from perdure.store.sqlite.database import Database, open_writer
 from perdure.store.sqlite.failures import translate
 from perdure.store.sqlite.folder import DataFolder
 from perdure.store.sqlite.readers import Readers
-from perdure.store.sqlite.statements import sql
 from perdure.store.sqlite.writer import Writer
 
 
@@ -89,6 +86,23 @@ class SqliteStore(Store):
         if self._readers is None:
             raise RuntimeError("the store is not open")
         return self._readers
+
+    # --- others that share the store: none
+
+    @property
+    def leases(self) -> None:
+        return None
+
+    @property
+    def hints_heard(self) -> bool:
+        return True
+
+    async def changed(self, known: Mapping[str, int]) -> list[SessionHead]:
+        entries = {session_id: self._write.known(session_id) for session_id in known}
+        heads = [entry.head for entry in entries.values() if entry is not None]
+        if others := [session_id for session_id, entry in entries.items() if entry is None]:
+            heads += await self._read.read(reads.heads, others)
+        return [head for head in heads if head.last_seq > known[head.id]]
 
     # --- commands
 
@@ -154,22 +168,42 @@ class SqliteStore(Store):
     # --- environments and deployments
 
     async def environment(self, environment: str) -> Environment | None:
-        return await self._read.read(reads.environment, environment)
+        return await self._read.read(deployments.environment, environment)
 
     async def environments(self) -> list[Environment]:
-        return await self._read.read(reads.environments)
+        return await self._read.read(deployments.environments)
 
-    async def put_deployment(self, deployment: Deployment) -> Deployment:
-        return await self._write.run(lambda database: _put_deployment(database, deployment))
+    async def put_deployment(self, deployment: Deployment, archive: bytes | None = None) -> Deployment:
+        return await self._write.run(lambda database: deployments.put(database, deployment, archive))
+
+    async def archive(self, deployment_id: str) -> bytes | None:
+        return await self._read.read(deployments.archive, deployment_id)
 
     async def promote(self, environment: str, deployment_id: str) -> Environment:
-        return await self._write.run(lambda database: _promote(database, environment, deployment_id))
+        return await self._write.run(lambda database: deployments.promote(database, environment, deployment_id))
 
     async def deployment(self, deployment_id: str) -> Deployment | None:
-        return await self._read.read(reads.deployment, deployment_id)
+        return await self._read.read(deployments.deployment, deployment_id)
 
     async def deployments(self, environment: str, before: str | None, limit: int) -> list[Deployment]:
-        return await self._read.read(reads.deployments, environment, before, limit)
+        return await self._read.read(deployments.deployments, environment, before, limit)
+
+    # --- who may ask, and what runs print
+
+    async def api_keys(self) -> list[ApiKey]:
+        return await self._read.read(keys.api_keys)
+
+    async def put_api_key(self, key: ApiKey) -> None:
+        await self._write.run(lambda database: keys.put(database, key))
+
+    async def end_api_key(self, key_id: str, at: int) -> bool:
+        return await self._write.run(lambda database: keys.end(database, key_id, at))
+
+    async def append_log(self, run_id: str, offset: int, data: bytes) -> None:
+        await self._write.run(lambda database: logs.append(database, run_id, offset, data))
+
+    async def log(self, run_id: str, offset: int, limit: int) -> bytes:
+        return await self._read.read(logs.read, run_id, offset, limit)
 
 
 def _open(file: Path) -> tuple[Database, Readers]:
@@ -186,24 +220,3 @@ def _open(file: Path) -> tuple[Database, Readers]:
         raise
     except Exception as error:
         raise translate(error, file) from error
-
-
-def _put_deployment(database: Database, deployment: Deployment) -> Deployment:
-    where = (deployment.environment, deployment.digest)
-    row = one(database, sql("deployment_by_digest"), where)
-    if row is not None:
-        return reads.to_deployment(row)
-    database.execute(sql("insert_environment"), (deployment.environment, deployment.created_at))
-    values = (*where, deployment.created_at, deployment.source, deployment.live, msgspec.json.encode(deployment.agents))
-    database.execute(sql("insert_deployment"), (pack_id(deployment.id), *values))
-    return deployment
-
-
-def _promote(database: Database, environment: str, deployment_id: str) -> Environment:
-    found = reads.deployment(database, deployment_id)
-    if found is None or found.environment != environment:
-        raise DeploymentNotFound(deployment_id)
-    database.execute(sql("promote"), (environment, pack_id(deployment_id)))
-    promoted = reads.environment(database, environment)
-    assert promoted is not None
-    return promoted

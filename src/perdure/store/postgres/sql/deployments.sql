@@ -34,3 +34,11 @@ WHERE environment = $1 AND digest = $2;
 -- An environment's deployments, newest first.
 SELECT id, environment, digest, created_at, source, agents, live FROM perdure.deployments
 WHERE environment = $1 AND id < $2 ORDER BY id DESC LIMIT $3;
+
+-- name: insert_archive
+-- The source of a digest; one that exists stays as it is.
+INSERT INTO perdure.archives (digest, data) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
+-- name: archive
+-- The source of a deployment.
+SELECT a.data FROM perdure.deployments d JOIN perdure.archives a ON a.digest = d.digest WHERE d.id = $1;

@@ -6,6 +6,11 @@ SELECT session, body, live FROM perdure.heads WHERE session = ANY($1::uuid[]) OR
 -- Some heads.
 SELECT body FROM perdure.heads WHERE session = ANY($1::uuid[]);
 
+-- name: changed
+-- Heads of those of some sessions whose logs are longer than was known.
+SELECT h.body FROM unnest($1::uuid[], $2::bigint[]) AS known (session, seq)
+JOIN perdure.heads h ON h.session = known.session WHERE h.seq > known.seq;
+
 -- name: head
 -- One head.
 SELECT body FROM perdure.heads WHERE session = $1;
@@ -51,21 +56,23 @@ ORDER BY s.id LIMIT $2;
 
 -- name: insert_sessions
 -- New sessions' indexed columns.
-INSERT INTO perdure.sessions (id, environment, agent, key, status, wake_at, owned, worker)
+INSERT INTO perdure.sessions (id, environment, agent, key, status, wake_at, owned, worker, home)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[],
-                     $8::text[]);
+                     $8::text[], $9::text[]);
 
 -- name: update_sessions
 -- The indexed columns of sessions that change.
-UPDATE perdure.sessions s SET status = v.status, wake_at = v.wake_at, owned = v.owned, worker = v.worker
-FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::boolean[], $5::text[]) AS v (id, status, wake_at, owned, worker)
+UPDATE perdure.sessions s
+SET status = v.status, wake_at = v.wake_at, owned = v.owned, worker = v.worker, home = v.home
+FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::boolean[], $5::text[], $6::text[])
+  AS v (id, status, wake_at, owned, worker, home)
 WHERE s.id = v.id;
 
 -- name: put_heads
 -- Heads' newest bodies.
-INSERT INTO perdure.heads (session, live, body)
-SELECT * FROM unnest($1::uuid[], $2::boolean[], $3::bytea[])
-ON CONFLICT (session) DO UPDATE SET live = excluded.live, body = excluded.body;
+INSERT INTO perdure.heads (session, live, body, seq)
+SELECT * FROM unnest($1::uuid[], $2::boolean[], $3::bytea[], $4::bigint[])
+ON CONFLICT (session) DO UPDATE SET live = excluded.live, body = excluded.body, seq = excluded.seq;
 
 -- name: clear_live
 -- Remove sessions' live slots.
