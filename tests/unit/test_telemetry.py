@@ -211,6 +211,14 @@ async def test_a_lost_run_is_counted_and_its_turn_is_interrupted(world: World, c
     assert since["perdure_runs_ended_total", ("inline", "process_lost")] == 1
 
 
+async def test_commits_are_counted_with_what_shared_them(world: World, counting: None) -> None:
+    since = Since()
+    await world.create()
+    assert since["perdure_commits_total", ()] == 1
+    assert since["perdure_commit_commands_sum", ()] == 1
+    assert since["perdure_commit_seconds_sum", ()] > 0
+
+
 # --- spans
 
 
@@ -218,10 +226,14 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
+def turns(spans: InMemorySpanExporter) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.name == "turn"]
+
+
 async def test_a_turn_s_span_is_found_by_the_turn_s_id(world: World, spans: InMemorySpanExporter) -> None:
     await world.create()
     await world.complete()
-    (span,) = spans.get_finished_spans()
+    (span,) = turns(spans)
     own = of_turn(world.turn)
     assert span.context is not None
     assert (span.context.trace_id, span.context.span_id, span.parent) == (own.trace, own.span, None)
@@ -239,11 +251,12 @@ async def test_a_turn_s_span_is_found_by_the_turn_s_id(world: World, spans: InMe
     assert span.status.is_ok
 
 
-async def test_a_turn_that_is_lost_is_an_error(world: World, spans: InMemorySpanExporter) -> None:
+async def test_a_turn_that_fails_is_an_error(world: World, spans: InMemorySpanExporter) -> None:
     await world.create()
-    await world.cancel()
-    (span,) = spans.get_finished_spans()
-    assert attributes(span)["perdure.turn.outcome"] == "cancelled"
+    await world.store.apply(c.FailTurn(session_id=world.session, fence=1, turn=1, error_json=b"{}"))
+    (span,) = turns(spans)
+    assert attributes(span)["perdure.turn.outcome"] == "failed"
+    assert not span.status.is_ok
 
 
 async def test_a_turn_that_runs_here_is_in_its_caller_s_trace(world: World, spans: InMemorySpanExporter) -> None:
@@ -253,7 +266,8 @@ async def test_a_turn_that_runs_here_is_in_its_caller_s_trace(world: World, span
     await world.create()
     made.request(Span("POST", now(), now(), {}, parent=caller, kind="SERVER"), world.turn)
     await world.complete()
-    request, turn = spans.get_finished_spans()
+    (turn,) = turns(spans)
+    (request,) = [span for span in spans.get_finished_spans() if span.name == "POST"]
     assert request.context is not None
     assert turn.parent is not None
     assert request.context.trace_id == caller.trace
@@ -299,13 +313,19 @@ def test_a_traceparent_names_the_caller() -> None:
     assert parse(CALLER.replace(b"00-", b"01-", 1) + b"-later") == parse(CALLER)
 
 
+async def test_commits_have_spans(world: World, spans: InMemorySpanExporter) -> None:
+    await world.create()
+    (span,) = [span for span in spans.get_finished_spans() if span.name == "commit"]
+    assert attributes(span) == {"perdure.commands": 1}
+
+
 async def test_what_the_caller_does_not_sample_is_not_kept(world: World, spans: InMemorySpanExporter) -> None:
     made = traces.tracer()
     assert made is not None
     made.request(Span("POST", now(), now(), {}, parent=parse(CALLER[:-1] + b"0")), world.turn)
     await world.create()
     await world.complete()
-    assert spans.get_finished_spans() == ()
+    assert not turns(spans)
 
 
 def test_spans_are_made_where_the_environment_says_so() -> None:

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
@@ -16,20 +16,23 @@ from psycopg.pq import TransactionStatus
 from perdure.errors import PerdureError
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.arrays import register
-from perdure.store.postgres.failures import Unsettled, is_passing, leads_nowhere, translate
+from perdure.store.postgres.failures import Unsettled, is_passing, leads_nowhere, sqlstate, translate
 from perdure.store.postgres.pool import Pool
 from perdure.store.postgres.statements import sql
+from perdure.store.postgres.trips import Row as Row, Statement as Statement, Trips, Values as Values
+from perdure.telemetry import notes
 
-Row: TypeAlias = tuple[Any, ...]
-Connection: TypeAlias = AsyncConnection[Row]
-Cursor: TypeAlias = AsyncRawCursor[Row]
-Values: TypeAlias = Sequence[Any]
-Statement: TypeAlias = tuple[str, Values]
 T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 _NO_VALUES: Final[Values] = ()
+
+
+class Connection(AsyncConnection[Row]):
+    """A connection of psycopg's, and the quick way to make round trips on it."""
+
+    trips: Trips
 
 
 class Database:
@@ -41,10 +44,12 @@ class Database:
 
     async def connect(self) -> Connection:
         """Return a new connection, which is the caller's."""
-        connection: Connection = await AsyncConnection.connect(
-            self._address.conninfo, autocommit=True, cursor_factory=AsyncRawCursor, **self._address.settings
+        address = self._address
+        connection = await Connection.connect(
+            address.conninfo, autocommit=True, cursor_factory=AsyncRawCursor, **address.settings
         )
         register(connection)
+        connection.trips = Trips(connection, address.prepare, address.patience)
         return connection
 
     async def close(self) -> None:
@@ -74,6 +79,7 @@ class Database:
             except Exception as error:
                 if not is_passing(error) or time.monotonic() + pause > deadline:
                     raise
+                notes.retried(sqlstate(error))
                 if leads_nowhere(error):
                     await self._pool.drain()
             # Jitter, lest all who waited for the same server or row come back at once.
@@ -83,19 +89,12 @@ class Database:
 
 async def trip(connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
     """Run statements in one round trip and return the rows of each; none runs after one that fails."""
-    async with connection.pipeline():
-        cursors = [await _send(connection, statement, values) for statement, values in statements]
-    return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
-
-
-async def _send(connection: Connection, statement: str, values: Values) -> Any:
-    return await connection.execute(statement, values, binary=True)
+    return await connection.trips.trip(statements)
 
 
 async def all_rows(connection: Connection, statement: str, *values: Any) -> list[Row]:
     """Return all rows of one statement."""
-    cursor = await connection.execute(statement, values, binary=True)
-    return await cursor.fetchall()
+    return (await connection.trips.trip([(statement, values)]))[0]
 
 
 async def one_row(connection: Connection, statement: str, *values: Any) -> Row | None:

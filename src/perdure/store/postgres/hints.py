@@ -22,6 +22,7 @@ from perdure.store.port import Committed
 from perdure.store.postgres.arrays import array
 from perdure.store.postgres.database import Connection, Database, trip
 from perdure.store.postgres.statements import sql
+from perdure.telemetry import metrics, notes
 
 # A notification has less than 8000 bytes; each session takes 33 of them.
 A_MESSAGE: Final = 240
@@ -64,6 +65,7 @@ class Hints:
         self._changed: Changed = {}
         self._some = asyncio.Event()
         self.listening: Final = asyncio.Event()
+        self._unfollow = metrics.HINTS_LISTENING.follow(self.listening.is_set)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._send_all()), loop.create_task(self._listen_always())]
 
@@ -75,6 +77,7 @@ class Hints:
 
     async def close(self) -> None:
         """Stop. What was not sent yet is not."""
+        self._unfollow()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -108,6 +111,7 @@ class Hints:
     async def _listen(self, connection: Connection) -> None:
         async for hint in connection.notifies():
             if changed := unpack(self._sender, hint.payload):
+                notes.heard(len(changed))
                 await self._heard(changed)
 
 

@@ -8,6 +8,7 @@ commands are decided in the order in which they came.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -26,6 +27,7 @@ from perdure.store.postgres.database import Connection, Database, Statement, is_
 from perdure.store.postgres.failures import Unsettled, is_value, translate, unsettled
 from perdure.store.postgres.statements import sql
 from perdure.store.waiting import Waiting, answer, committed, decide_all, publish
+from perdure.telemetry import notes
 
 LANES: Final = 2
 LARGEST_BATCH: Final = 256
@@ -121,6 +123,7 @@ class Writer:
             self._pump()
 
     async def _commit(self, lane: Lane, taken: list[Waiting]) -> None:
+        began = time.perf_counter()
         try:
             await self._settle(lane, taken)
         except Exception as error:
@@ -130,6 +133,7 @@ class Writer:
             else:
                 self._fail(taken, translate(error))
         else:
+            notes.committed(len(taken), began)
             self._publish(taken)
 
     def _fail(self, taken: list[Waiting], failure: PerdureError) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +31,7 @@ from perdure.store.sqlite.failures import closing, translate
 from perdure.store.sqlite.statements import sql
 from perdure.store.waiting import Errors, Missing, Waiting, committed, decide_all, publish
 from perdure.store.waiting import answer as answer_with
+from perdure.telemetry import notes
 
 T = TypeVar("T")
 
@@ -55,6 +57,7 @@ class Writer:
         self._waiting: deque[Waiting] = deque()
         self._jobs: deque[Callable[[], None]] = deque()
         self._flushed = 0
+        self._began = 0.0
         self._busy = False
         self._woken = False
         self._closing = False
@@ -133,6 +136,7 @@ class Writer:
         return [self._waiting.popleft() for _ in range(count)]
 
     def _begin(self, taken: list[Waiting]) -> None:
+        self._began = time.perf_counter()
         batch = Batch(self._known, self._next_sid, self._clock)
         try:
             self._database.execute("BEGIN IMMEDIATE")
@@ -167,6 +171,7 @@ class Writer:
             taken.remove(request)
 
     def _publish(self, batch: Batch, taken: list[Waiting], errors: Errors) -> None:
+        notes.committed(len(taken), self._began)
         self._next_sid = batch.next_sid
         self._keep(batch)
         self._next(len(taken))
