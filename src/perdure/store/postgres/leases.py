@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from perdure.store.leases import LeaseView
 from perdure.store.postgres.arrays import array
 from perdure.store.postgres.database import Connection, Database, all_rows, one_row
 from perdure.store.postgres.statements import sql
+from perdure.telemetry import notes
 
 ANYWHERE: Final = ""
 """The `home` of sessions that any machine will do for."""
@@ -24,7 +26,9 @@ class Leases(leases.Leases):
 
     async def renew(self, worker: str, duration: int, address: str | None = None, machine: str | None = None) -> bool:
         values = (worker, duration, address, machine)
-        return bool(await self._database.run(lambda connection: all_rows(connection, sql("renew_lease"), *values)))
+        granted = bool(await self._database.run(lambda connection: all_rows(connection, sql("renew_lease"), *values)))
+        notes.renewed(granted)
+        return granted
 
     async def release(self, worker: str) -> None:
         await self._database.run(lambda connection: all_rows(connection, sql("release_lease"), worker))
@@ -41,7 +45,10 @@ class Leases(leases.Leases):
             tried = True
             return [session for (session,) in before] + await _claim(connection, worker, homes, limit)
 
-        return await self._database.run(work)
+        began = time.perf_counter()
+        claimed = await self._database.run(work)
+        notes.claimed(len(claimed), began)
+        return claimed
 
     async def owner_address(self, session_id: str) -> str | None:
         if not is_canonical(session_id):
