@@ -56,14 +56,14 @@ results = st.builds(
     details=st.none() | json_values,
     diagnostics=st.lists(st.builds(e.Diagnostic, st.just("truncated"), texts), max_size=1).map(tuple),
 )
-summaries = st.builds(e.Summary, id=ids, at=at, text=texts, kept=st.none() | ids)
+summaries = st.builds(e.Summary, id=ids, at=at, text=texts, through=ids)
 resets = st.builds(e.Reset, id=ids, at=at, handoff=st.none() | texts)
 sections = st.builds(
     e.SectionsChange,
     id=ids,
     at=at,
     sections=st.dictionaries(st.sampled_from(["role", "plan"]), st.none() | texts, max_size=2),
-    order=st.just(("role", "plan")),
+    order=st.sampled_from([(), ("plan", "role"), ("role",)]),
     whole=st.booleans(),
 )
 others = (

@@ -7,7 +7,7 @@ read. Stored entries name their format; one of a newer format is refused, not gu
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -126,8 +126,6 @@ class Diagnostic(_Plain, frozen=True):
 class _Entry(_Plain, frozen=True, kw_only=True, tag_field="kind"):
     """Base of all entries. `at` is an instant, `turn` the number of the session's turn that wrote the entry."""
 
-    cuts: ClassVar[bool] = False
-
     id: str
     at: int
     turn: int | None = None
@@ -198,12 +196,10 @@ class ToolResult(_Entry, frozen=True, kw_only=True, tag="tool_result"):
 
 
 class Summary(_Entry, frozen=True, kw_only=True, tag="summary"):
-    """A compaction: what came before the entry `kept` is replaced by `text` in requests. None keeps nothing."""
-
-    cuts: ClassVar[bool] = True
+    """A compaction: in requests `text` stands for all up to and including the entry `through`."""
 
     text: str
-    kept: str | None
+    through: str
     reason: Literal["threshold", "overflow", "manual"] = "threshold"
     tokens_before: int = 0
     model: str | None = None
@@ -212,8 +208,6 @@ class Summary(_Entry, frozen=True, kw_only=True, tag="summary"):
 
 class Reset(_Entry, frozen=True, kw_only=True, tag="reset"):
     """A new beginning: models are shown nothing from before, except the text that was handed over."""
-
-    cuts: ClassVar[bool] = True
 
     handoff: str | None = None
 
@@ -230,11 +224,11 @@ class DocumentChange(_Entry, frozen=True, kw_only=True, tag="document"):
 class SectionsChange(_Entry, frozen=True, kw_only=True, tag="sections"):
     """What changed in the system prompt. With `whole`, it begins anew; None takes a section away.
 
-    `order` names all sections that are shown from here on.
+    `order` names all sections in the order that holds from here on; without it, new ones come last.
     """
 
     sections: dict[str, str | None]
-    order: tuple[str, ...]
+    order: tuple[str, ...] = ()
     whole: bool = False
     tools_added: tuple[str, ...] = ()
     tools_removed: tuple[str, ...] = ()
