@@ -19,6 +19,8 @@ class Command(NamedTuple):
 COMMANDS: Final = (
     Command("init", "perdure.cli.projects:init", "Begin a project: write a first agent into a folder."),
     Command("dev", "perdure.cli.projects:dev", "Run a project on this machine: server and worker in one process."),
+    Command("serve", "perdure.cli.serving:serve", "Serve the API of a store, beside any number of others."),
+    Command("worker", "perdure.cli.serving:worker", "Run the sessions of a PostgreSQL store, beside other workers."),
     Command(
         "deploy", "perdure.cli.projects:deploy", "Build a project and make it an environment's current deployment."
     ),
@@ -29,7 +31,7 @@ COMMANDS: Final = (
     Command("deployment", "perdure.cli.deployments:app", "See deployments and make one current again."),
     Command("login", "perdure.cli.login:login", "Save a server's address and API key for later commands."),
     Command("logout", "perdure.cli.login:logout", "Forget a saved server."),
-    Command("api-key", "perdure.cli.api_keys:app", "Make and revoke the API keys of a server's data folder."),
+    Command("api-key", "perdure.cli.api_keys:app", "Make and revoke the API keys of servers."),
     Command("version", "perdure.cli.version:version", "Print the version."),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import Final, NoReturn
@@ -19,6 +20,7 @@ from perdure.errors import MethodNotAllowed, NotFound
 from perdure.records.ids import new_id
 from perdure.server.auth import OPEN_PATHS, AuthPolicy
 from perdure.server.context import HEARTBEAT_SECONDS, Context, Identity
+from perdure.server.health import HEALTH
 from perdure.server.openapi import openapi_document
 from perdure.server.operations import Operation
 from perdure.server.queries import parse_query
@@ -32,7 +34,12 @@ _BUSY: Final = frozenset({"enqueue", "wait_turn", "list_events"})
 
 
 def build_app(
-    service: Service, *, auth: AuthPolicy, mode: str = "server", heartbeat: float = HEARTBEAT_SECONDS
+    service: Service,
+    *,
+    auth: AuthPolicy,
+    mode: str = "server",
+    heartbeat: float = HEARTBEAT_SECONDS,
+    operations: Sequence[Operation] = OPERATIONS,
 ) -> Starlette:
     """Return the application that serves `service`.
 
@@ -44,10 +51,12 @@ def build_app(
     @cache
     def description() -> bytes:
         # Made when it is first asked for: it takes longer than all the rest of a server's start.
-        return msgspec.json.encode(openapi_document(OPERATIONS, identity.version))
+        return msgspec.json.encode(openapi_document(operations, identity.version))
 
     context = Context(service, identity, description, Stopping(), heartbeat)
-    app = Starlette(routes=_routes(context), middleware=[Middleware(Edge, auth=auth, stopping=context.stopping)])
+    app = Starlette(
+        routes=_routes(context, operations), middleware=[Middleware(Edge, auth=auth, stopping=context.stopping)]
+    )
     app.router.redirect_slashes = False
     app.router.default = _no_route
     app.state.stopping = context.stopping
@@ -55,9 +64,14 @@ def build_app(
     return app
 
 
-def _routes(context: Context) -> list[Route]:
+def build_health_app(service: Service) -> Starlette:
+    """Return the application of a worker: it says how it is, to everybody, and nothing else."""
+    return build_app(service, auth=AuthPolicy(closed=True), mode="worker", operations=HEALTH)
+
+
+def _routes(context: Context, operations: Sequence[Operation]) -> list[Route]:
     paths: dict[str, dict[str, Operation]] = {}
-    for operation in sorted(OPERATIONS, key=lambda each: each.id not in _BUSY):
+    for operation in sorted(operations, key=lambda each: each.id not in _BUSY):
         paths.setdefault(operation.path, {})[operation.method] = operation
     return [Route(path, Endpoint(context, operations)) for path, operations in paths.items()]
 

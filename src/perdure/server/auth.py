@@ -40,14 +40,24 @@ def is_loopback(address: str) -> bool:
 
 
 class AuthPolicy:
-    """Decides who makes a request. Without key hashes it is open to this machine; see this module."""
+    """Decides who makes a request. Without key hashes it is open to this machine; see this module.
 
-    def __init__(self, key_hashes: Iterable[str] = ()) -> None:
+    A policy that is `closed`, or has had a key, is never open: when its last key is revoked, nobody is let in.
+    """
+
+    def __init__(self, key_hashes: Iterable[str] = (), *, closed: bool = False) -> None:
+        self._hashes: tuple[bytes, ...] = ()
+        self._closed = closed
+        self.replace_keys(key_hashes)
+
+    def replace_keys(self, key_hashes: Iterable[str]) -> None:
+        """Let in those who have one of these keys from now on, and nobody else."""
         self._hashes = tuple(bytes.fromhex(each) for each in key_hashes)
+        self._closed = self._closed or bool(self._hashes)
 
     @property
     def has_keys(self) -> bool:
-        """Whether requests need an API key."""
+        """Whether there is an API key."""
         return bool(self._hashes)
 
     def check_bind(self, address: str) -> None:
@@ -60,7 +70,7 @@ class AuthPolicy:
 
     def admit(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Issuer:
         """Return who asks, or raise `HostNotAllowed` or `AuthenticationRequired`."""
-        if self._hashes:
+        if self._closed:
             return LOCAL_USER if path in OPEN_PATHS else self._key_holder(headers)
         _check_local(headers)
         return LOCAL_USER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from perdure.api import deployments
@@ -10,6 +11,9 @@ from perdure.server.operations import Operation
 from perdure.server.queries import NoQuery
 from perdure.server.replies import Reply, document
 from perdure.server.request import Call, stopped
+
+# Who asks how a server is waits no longer than that himself.
+_PATIENCE_SECONDS: Final = 2.0
 
 
 async def alive(_: Call) -> Reply:
@@ -21,7 +25,13 @@ async def ready(call: Call) -> Reply:
     """Say whether work is accepted."""
     if call.context.stopping.begun:
         raise stopped()
-    await call.service.check_ready()
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await call.service.check_ready()
+    except TimeoutError:
+        raise Unavailable(
+            f"The store has not answered for {_PATIENCE_SECONDS:g} seconds. Nothing is lost; work goes on when it does."
+        ) from None
     return document({"status": "ready"})
 
 
@@ -35,7 +45,7 @@ async def description(call: Call) -> Reply:
     return Reply(call.context.description())
 
 
-OPERATIONS: Final = (
+HEALTH: Final = (
     Operation(
         id="healthz",
         method="GET",
@@ -57,6 +67,9 @@ OPERATIONS: Final = (
         answers={200: deployments.Health},
         errors=(StoreError, Unavailable),
     ),
+)
+OPERATIONS: Final = (
+    *HEALTH,
     Operation(
         id="get_server",
         method="GET",

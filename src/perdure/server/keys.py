@@ -40,13 +40,18 @@ class _KeyFile(msgspec.Struct):
     keys: list[StoredKey]
 
 
+def new_key(name: str) -> NewKey:
+    """Return a key that nobody knows yet."""
+    secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+    return NewKey(hash_key(secret)[:SHOWN_DIGITS], name, secret)
+
+
 def create_key(folder: Path, name: str) -> NewKey:
     """Make a key and keep its hash in the data folder; raises `StoreError` when that cannot be written."""
-    secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
-    digest = hash_key(secret)
-    stored = StoredKey(digest[:SHOWN_DIGITS], name, digest, format_instant(now()))
+    key = new_key(name)
+    stored = StoredKey(key.id, name, hash_key(key.secret), format_instant(now()))
     _write(folder, [*list_keys(folder), stored])
-    return NewKey(stored.id, name, secret)
+    return key
 
 
 def revoke_key(folder: Path, key_id: str) -> bool:

@@ -24,17 +24,30 @@ def project_name(path: Path) -> str:
 
 
 async def deploy_first(node: Node, scope: Scope, archive: SourceArchive, say: Say) -> None:
-    """Deploy the source; what is current already is not built again, so that a server is back at once.
+    """Deploy the source, if it is not what is current; one that does not import leaves the earlier deployment to go on.
 
-    Raises the errors of a project that does not import when there is no earlier deployment to go on with.
+    Raises the errors of a project that does not import when there is no earlier deployment.
     """
     try:
-        deployment = await _unchanged(node, scope, archive.digest) or await node.service.deploy(scope, archive.data)
+        deployment = await deploy_changed(node, scope, archive)
     except PerdureError as error:
         if await node.store.environment(scope.id) is None:
             raise
         say("broken", f"{error}\nGoing on with the code that worked before", error=error.message)
         return
+    say_deployed(say, deployment)
+
+
+async def deploy_changed(node: Node, scope: Scope, archive: SourceArchive) -> Deployment:
+    """Deploy the source, and return what is current then.
+
+    What is current already is not built again, so that a server is back at once.
+    """
+    return await _unchanged(node, scope, archive.digest) or await node.service.deploy(scope, archive.data)
+
+
+def say_deployed(say: Say, deployment: Deployment) -> None:
+    """Say what is current now."""
     say("deployed", f"Agents: {', '.join(agent.id for agent in deployment.agents)}", deployment_id=deployment.id)
 
 
@@ -45,4 +58,6 @@ async def _unchanged(node: Node, scope: Scope, digest: str) -> Deployment | None
     deployment = await node.store.deployment(current) if current else None
     if deployment is None or deployment.digest != digest:
         return None
-    return deployment if await asyncio.to_thread(Path(deployment.source).is_dir) else None
+    if await asyncio.to_thread(Path(deployment.source).is_dir) or await node.store.archive(deployment.id) is not None:
+        return deployment
+    return None
