@@ -39,7 +39,7 @@ class Perdure:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._folder = folder
         self._store = SqliteStore(folder)
-        self._engine = Engine(self._store, folder, Deployments(self._store), settings=settings)
+        self._engine = Engine(self._store, folder, Deployments(self._store, folder), settings=settings)
         self._service = EngineService(self._engine)
         self._sessions: dict[str, str] = {}
         self._receipts = msgspec.json.Decoder(Receipt)

@@ -88,7 +88,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.stage.heard.update(heard)
         self.store = open_store(self.folder, clock=self.clock)
         await self.store.open()
-        deployments = Deployments(self.store)
+        deployments = Deployments(self.store, self.folder)
         if first:
             made = Deployment(new_id(), SCOPE.id, "d", self.clock(), str(PROJECT), DEFINITIONS)
             await self.store.put_deployment(made)

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
@@ -59,9 +60,32 @@ async def build(
     return BuiltDeployment(digest, found.project, found.definitions, target)
 
 
-def sweep_unfinished(deployments: Path) -> list[Path]:
-    """Remove what builds left in a folder of deployments when their server was killed, and return it."""
-    unfinished = sorted(deployments.glob(f"{_UNFINISHED}*")) if deployments.is_dir() else []
+async def lay_out(archive: bytes, target: Path) -> None:
+    """Unpack a deployment that was built elsewhere into the new folder `target`: whole and flushed, or not at all.
+
+    A folder that is there already, since another process has done it meanwhile, stays as it is. Raises
+    `ArchiveInvalid`, and `StoreError` when the disk refuses.
+    """
+    if await asyncio.to_thread(target.exists):
+        return
+    building = await asyncio.to_thread(_begin, target)
+    try:
+        await _uninterrupted(unpack, archive, building)
+        await _uninterrupted(_publish, building, target)
+    except BaseException:
+        await _uninterrupted(shutil.rmtree, building, ignore_errors=True)
+        if not await asyncio.to_thread(target.exists):
+            raise
+
+
+def sweep_unfinished(deployments: Path, *, older_than: float = 0.0) -> list[Path]:
+    """Remove what builds left in a folder of deployments when their server was killed, and return it.
+
+    Where several processes build in one folder, `older_than` seconds spare what is under way.
+    """
+    latest = time.time() - older_than
+    found = sorted(deployments.glob(f"{_UNFINISHED}*")) if deployments.is_dir() else []
+    unfinished = [folder for folder in found if folder.stat().st_mtime <= latest]
     for folder in unfinished:
         shutil.rmtree(folder)
     return unfinished

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from perdure.authoring.project import Project, load_project
-from perdure.errors import AgentNotFound, DeploymentNotFound, EnvironmentNotFound, NoCurrentDeployment
+from perdure.deploy.build import lay_out
+from perdure.errors import (
+    AgentNotFound,
+    DeploymentNotFound,
+    EnvironmentNotFound,
+    NoCurrentDeployment,
+    StoreError,
+)
 from perdure.hosts.protocol import RunSpec
 from perdure.hosts.runtime import Handlers
 from perdure.records.definitions import AgentDefinition
@@ -16,6 +23,7 @@ from perdure.records.sessions import SessionHead
 from perdure.store.port import Deployment, Store
 
 _LOADED: Final = 32
+_FRESH: Final = 1.0
 
 
 class Deployments:
@@ -25,25 +33,28 @@ class Deployments:
     in any other it stays on the deployment that it began on.
     """
 
-    def __init__(self, store: Store, following: frozenset[str] = frozenset()) -> None:
+    def __init__(self, store: Store, data: Path, following: frozenset[str] = frozenset()) -> None:
         self._store = store
+        self._data = data
         self._following = following
-        self._current: dict[str, Deployment] = {}
+        self._current: dict[str, tuple[Deployment, float]] = {}
+        self._places: dict[str, Path] = {}
         self._known: OrderedDict[str, Deployment] = OrderedDict()
         self._projects: OrderedDict[str, Project] = OrderedDict()
         self._loading: dict[str, asyncio.Task[Project]] = {}
 
     async def current(self, environment: str) -> Deployment:
-        """Return an environment's current deployment."""
-        if environment in self._current:
-            return self._current[environment]
+        """Return an environment's current deployment; one that another process has promoted, within a second."""
+        known = self._current.get(environment)
+        if known is not None and (self._store.leases is None or _time() < known[1] + _FRESH):
+            return known[0]
         found = await self._store.environment(environment)
         if found is None:
             raise EnvironmentNotFound(environment, "Deploy there first: perdure deploy DIR --project P --env E.")
         if found.current_deployment is None:
             raise NoCurrentDeployment(environment)
         deployment = await self.get(found.current_deployment)
-        self._current[environment] = deployment
+        self._current[environment] = deployment, _time()
         return deployment
 
     async def get(self, deployment_id: str) -> Deployment:
@@ -65,8 +76,9 @@ class Deployments:
     async def promote(self, environment: str, deployment_id: str) -> Deployment:
         """Make a deployment current."""
         await self._store.promote(environment, deployment_id)
-        self._current[environment] = await self.get(deployment_id)
-        return self._current[environment]
+        deployment = await self.get(deployment_id)
+        self._current[environment] = deployment, _time()
+        return deployment
 
     async def resolve(self, head: SessionHead) -> tuple[Deployment, AgentDefinition]:
         """Return the deployment and definition that a session's next run takes."""
@@ -81,7 +93,29 @@ class Deployments:
         if head.environment not in self._following:
             return False
         current = self._current.get(head.environment)
-        return current is not None and current.id != head.deployment
+        return current is not None and current[0].id != head.deployment
+
+    async def place(self, deployment: Deployment) -> Path:
+        """Return where a deployment's source is on this machine; laid out from the store when it is not here yet."""
+        known = self._places.get(deployment.id)
+        if known is not None:
+            return known
+        ours = self._data / "deployments" / deployment.id
+        for folder in (Path(deployment.source), ours):
+            if await asyncio.to_thread(folder.is_dir):
+                return self._places.setdefault(deployment.id, folder)
+        archive = await self._store.archive(deployment.id)
+        if archive is None:
+            raise StoreError(
+                f"The source of deployment {deployment.id} is neither in {deployment.source} on this machine nor in "
+                "the store. Its sessions wait; deploy the same source again, which puts it into the store."
+            )
+        await lay_out(archive, ours)
+        return self._places.setdefault(deployment.id, ours)
+
+    def known_place(self, deployment: Deployment) -> Path:
+        """Return where a deployment's source is, whose code is in memory."""
+        return self._places.get(deployment.id, Path(deployment.source))
 
     async def handlers(self, spec: RunSpec) -> Handlers:
         """Return an inline agent's code; the first time, its project is imported in a thread."""
@@ -113,6 +147,10 @@ class Deployments:
         self._projects[deployment_id] = project
         while len(self._projects) > _LOADED:
             self._projects.popitem(last=False)
+
+
+def _time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def agent_of(deployment: Deployment, agent: str) -> AgentDefinition:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.crashpoints import areach, reach
+from perdure.engine import briefing
+from perdure.engine.specs import RunDriver
 from perdure.engine.translate import to_command
 from perdure.errors import NotSupported, PerdureError, ProcessStartFailed, StaleFence, StoreError
-from perdure.hosts.protocol import Answered, Begin, Deliver, Directive, Guest, Request, RunSpec, Stop
+from perdure.hosts.protocol import Answered, Begin, Guest, Request
 from perdure.hosts.turns import is_cancelled
 from perdure.records.ids import new_id
 from perdure.records.sessions import Ask, QueuedTurn, RunState, SessionHead
@@ -34,29 +35,10 @@ _RETRY_FIRST: Final = 0.05
 _RETRY_LONGEST: Final = 5.0
 
 
-class RunDriver:
-    """What one run's runtime talks to. Its fence is the run's: a runtime of an older run is refused by the store."""
-
-    __slots__ = ("_owner", "fence", "run_id")
-
-    def __init__(self, owner: SessionDriver, run_id: str, fence: int) -> None:
-        self._owner = owner
-        self.run_id = run_id
-        self.fence = fence
-
-    async def handle(self, request: Request) -> Any:
-        """Commit what the runtime asks and return the answer."""
-        return await self._owner.handle(self.fence, request)
-
-    def lost(self, reason: str) -> None:
-        """Hear that the runtime is gone."""
-        self._owner.runtime_lost(self.fence, reason)
-
-
 class SessionDriver:
     """Drives one session."""
 
-    __slots__ = ("_acting", "_engine", "_guest", "_loss", "_unbriefed", "_untold", "head", "running")
+    __slots__ = ("_acting", "_engine", "_guest", "_let_go", "_loss", "_unbriefed", "_untold", "head", "running")
 
     def __init__(self, engine: Engine, head: SessionHead) -> None:
         self._engine = engine
@@ -67,12 +49,20 @@ class SessionDriver:
         self._loss: tuple[str, str] | None = None
         self._unbriefed = False
         self._acting: asyncio.Task[None] | None = None
+        self._let_go = False
 
     # --- news from the store
 
     def committed(self, news: Committed) -> None:
         """Follow a commit: hand a started turn to the runtime, pass on what concerns it, and act."""
+        if self._is_taken_over(news):
+            self._engine.let_go(self)
+            return
         before, self.head = self.head, news.head
+        self._follow(before, news)
+        self.poke()
+
+    def _follow(self, before: SessionHead, news: Committed) -> None:
         if news.head.active is None:
             self.running = None
         if news.head.run is None:
@@ -85,7 +75,6 @@ class SessionDriver:
         except Exception:
             log.exception("session %s: its runtime could not be told of a commit; it is told again", self.head.id)
             self._unbriefed = True
-        self.poke()
 
     def _tell(self, before: SessionHead, news: Committed) -> None:
         if self._unbriefed:
@@ -95,7 +84,13 @@ class SessionDriver:
         if started is not None:
             self._begin(Begin(started.number, started.id, started.input_json, started.created_at))
         if self._guest is not None:
-            self._pass_on(self._guest, before, news)
+            briefing.pass_on(self._guest, before, news)
+            self._unbriefed = briefing.is_left_untold(before, news)
+
+    def _is_taken_over(self, news: Committed) -> bool:
+        """Whether another worker has claimed the session: nobody bumps its fence but who claims it."""
+        head = news.head
+        return news.command is None and head.fence > self.head.fence and head.worker != self._engine.worker_id
 
     def _begin(self, begin: Begin) -> None:
         if self._guest is None and self.head.run is not None and self._loss is None:
@@ -107,24 +102,6 @@ class SessionDriver:
             self._guest.tell(begin)
         reach("engine.begin.after")
 
-    def _pass_on(self, guest: Guest, before: SessionHead, news: Committed) -> None:
-        winding = news.head.winding
-        if winding is not None and winding != before.winding:
-            guest.tell(Stop(winding.turn, "stopped"))
-        command = news.command
-        if isinstance(command, c.AnswerAsk) and news.head.active is not None:
-            guest.tell(Answered(news.head.active.number, command.ask_id, command.answer_json, command.issuer))
-        elif isinstance(command, c.Send | c.SendToTurn):
-            self._deliver(guest, command, before)
-
-    def _deliver(self, guest: Guest, command: c.Send | c.SendToTurn, before: SessionHead) -> None:
-        active = self.head.active
-        known = before.active.messages if before.active else ()
-        if active is None or command.message_id not in active.messages or command.message_id in known:
-            return
-        content = command.turn.input_json if isinstance(command, c.Send) else command.content_json
-        guest.tell(Deliver(active.number, command.message_id, content))
-
     # --- what the runtime asks
 
     async def handle(self, fence: int, request: Request) -> Any:
@@ -132,8 +109,15 @@ class SessionDriver:
         label = type(request).__name__
         await areach("engine.request.before", label)
         start = not (self._engine.draining or self.is_outdated)
+        if self._let_go:
+            raise StaleFence(self.head.id)
         command = to_command(self.head.id, fence, start, request)
-        applied = await self._engine.store.apply(command)
+        try:
+            applied = await self._engine.store.apply(command)
+        except StaleFence:
+            if fence == self.head.fence:
+                self._engine.let_go(self)
+            raise
         await areach("engine.request.after", label)
         receipt = applied.receipt
         return self._answer_to_question(receipt) if isinstance(receipt, Ask) else receipt
@@ -155,6 +139,8 @@ class SessionDriver:
 
     def poke(self) -> None:
         """Start to act if there is something to do and nothing is being done."""
+        if self._let_go:
+            return
         if self._acting is None and self._wanted() != WAIT:
             self._acting = asyncio.get_running_loop().create_task(self._act())
         elif self._acting is None:
@@ -194,9 +180,9 @@ class SessionDriver:
                     # Nothing changed: what we know of the session is not what the store knows.
                     self.head = await self._engine.store.head(self.head.id) or self.head
                 except StaleFence:
-                    log.warning("session %s has another owner; this worker lets go of it", self.head.id)
-                    self._engine.forget(self)
-                    return
+                    if not await self._look_anew():
+                        self._engine.let_go(self)
+                        return
                 except asyncio.CancelledError as error:
                     if is_cancelled():
                         raise
@@ -209,6 +195,14 @@ class SessionDriver:
         finally:
             self._acting = None
         self._engine.rest(self)
+
+    async def _look_anew(self) -> bool:
+        """Read what has become of the session; returns whether it is still for this worker to drive."""
+        head = await self._engine.store.head(self.head.id)
+        if head is None or self._let_go or not self._engine.owner.keeps(head):
+            return False
+        self.head, self._loss = head, None
+        return True
 
     def _report(self, wanted: str, error: BaseException) -> None:
         expected = isinstance(error, StoreError)
@@ -232,6 +226,7 @@ class SessionDriver:
                 run_id=new_id(),
                 deployment=deployment.id,
                 limits=agent.limits,
+                home=self._engine.machine,
             )
         )
 
@@ -307,32 +302,15 @@ class SessionDriver:
     async def _brief(self) -> None:
         """Tell the runtime what may not have reached it; until then nothing else is passed on to it."""
         while True:
-            concern = _concern(self.head)
-            directives = [directive async for directive in self._all_to_tell(self.head)]
-            if concern == _concern(self.head):
+            head = self.head
+            directives = await briefing.everything(self._engine.store, head)
+            if briefing.is_still_true(head, self.head):
                 break
         for directive in directives:
             if self._guest is not None:
                 self._guest.tell(directive)
         self._unbriefed = False
         self._untold.clear()
-
-    async def _all_to_tell(self, head: SessionHead) -> AsyncIterator[Directive]:
-        if head.winding is not None:
-            yield Stop(head.winding.turn, "stopped")
-        active = head.active
-        if active is None:
-            return
-        turn = await self._engine.store.turn(head.id, active.id)
-        assert turn is not None
-        yield Begin(active.number, active.id, turn.input_json, turn.created_at)
-        for ask in await self._engine.store.asks(head.id, None, active.id, 1000):
-            if ask.turn == active.number and ask.status != "pending":
-                yield Answered(ask.turn, ask.id, ask.answer_json, ask.responder)
-        for message_id in active.messages:
-            message = await self._engine.store.message(head.id, message_id)
-            if message is not None:
-                yield Deliver(message.turn, message.id, message.content_json)
 
     async def _stop_run(self) -> None:
         head = self.head
@@ -435,8 +413,12 @@ class SessionDriver:
             await self._note_stopped(run, reason)
 
     async def detach(self) -> None:
-        """Let go of the session without stopping a process that another worker can adopt."""
-        if self._acting is not None:
+        """Let go of the session: what runs in this process ends, a process of its own is left to who adopts it.
+
+        Nothing is committed, and nothing that the runtime still asks is.
+        """
+        self._let_go = True
+        if self._acting is not None and self._acting is not asyncio.current_task():
             self._acting.cancel()
             await asyncio.wait([self._acting])
         if self._guest is not None:
@@ -456,29 +438,3 @@ class SessionDriver:
     def has_guest(self) -> bool:
         """Whether a runtime is at hand."""
         return self._guest is not None
-
-
-def _concern(head: SessionHead) -> tuple[Any, ...]:
-    """Return what of a head its runtime is told."""
-    active = head.active
-    return head.winding, active and (active.number, active.asks, active.messages)
-
-
-def spec_of(head: SessionHead, *, agent: Any, source: str, log_path: str, computer_path: str | None) -> RunSpec:
-    """Return what a host needs to start or find the session's present run."""
-    assert head.run is not None
-    return RunSpec(
-        session_id=head.id,
-        run_id=head.run.id,
-        number=head.run.number,
-        agent=agent,
-        deployment_id=head.deployment,
-        source=source,
-        log_path=log_path,
-        epoch=head.fence,
-        recovery=head.run.recovery,
-        key=head.key,
-        reason=head.run.reason,
-        computer_id=head.computer.id if head.computer else None,
-        computer_path=computer_path,
-    )

@@ -12,8 +12,13 @@ from typing import Final
 import msgspec
 
 from perdure.crashpoints import areach
+from perdure.engine.clock import SharedClock
 from perdure.engine.deployments import Deployments, agent_of
-from perdure.engine.driver import RunDriver, SessionDriver, spec_of
+from perdure.engine.driver import SessionDriver
+from perdure.engine.lookout import Lookout
+from perdure.engine.membership import Member
+from perdure.engine.ownership import Onlooker, Ownership, SoleOwner
+from perdure.engine.specs import RunDriver, spec_of
 from perdure.engine.timers import Timers
 from perdure.engine.waits import TurnWaits
 from perdure.engine.watches import Hub
@@ -25,22 +30,27 @@ from perdure.records.definitions import AgentDefinition
 from perdure.records.ids import new_id
 from perdure.records.sessions import SessionHead
 from perdure.rules.commands import Permit, Tick
-from perdure.rules.dispatch import is_idle, needs_owner, wake_at
+from perdure.rules.dispatch import is_at_rest, is_idle, needs_owner, wake_at
+from perdure.store.leases import Leases
 from perdure.store.port import Committed, Store
 
 log = logging.getLogger("perdure.engine")
 
 _PAGE: Final = 500
 _SWEEP: Final = 1.0
+_SECOND_LOOK: Final = 5 * instants.SECOND
 
 
 class Settings(msgspec.Struct, frozen=True):
     """How an engine behaves. `sleep_after` is how many seconds an idle inline session stays in memory; `awake` how many
-    idle ones may; `drain` how many seconds a graceful stop waits for running inline turns."""
+    idle ones may; `drain` how many seconds a graceful stop waits for running inline turns. Where a store is shared,
+    `works` tells whether this engine owns sessions, and `lease` for how many seconds others wait for it."""
 
     sleep_after: float = 60.0
     awake: int = 1_000
     drain: float = 30.0
+    works: bool = True
+    lease: float = 15.0
 
 
 class Engine:
@@ -54,17 +64,21 @@ class Engine:
         process_host: Host | None = None,
         settings: Settings | None = None,
         clock: Callable[[], int] = instants.now,
+        machine: str = "",
     ) -> None:
+        """Take what the engine works with. `machine` names the one whose disk `data` is on."""
         self.store: Final = store
         self.data: Final = data
         self.deployments: Final = deployments
         self.settings: Final = settings or Settings()
-        self.clock: Final = clock
-        self.worker_id: Final = new_id()
+        self.clock: Final = SharedClock(clock)
+        self.machine: Final = machine
+        self.owner: Final = self._owner(store.leases)
         self.hub: Final = Hub()
         self.waits: Final = TurnWaits()
         self.draining = False
-        self.timers: Final = Timers(store.due, self._tick, clock)
+        self.timers: Final = Timers(store.due, self._tick, self.clock)
+        self._lookout: Final = Lookout(store, self._known, self._missed, self.hub.doubt_live)
         self._inline: Final = InlineHost(deployments.handlers)
         self._hosts: Final[Mapping[str, Host | None]] = {"inline": self._inline, "process": process_host}
         self._drivers: dict[str, SessionDriver] = {}
@@ -74,38 +88,71 @@ class Engine:
         self._sweeper: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()
 
+    def _owner(self, leases: Leases | None) -> Ownership:
+        if leases is None:
+            return SoleOwner()
+        if not self.settings.works:
+            return Onlooker()
+        return Member(
+            leases,
+            self.machine,
+            self.settings.lease,
+            claimed=self._claimed,
+            lost=self._lease_lost,
+            is_hinted=lambda: self.store.hints_heard,
+            clock=self.clock,
+        )
+
+    @property
+    def worker_id(self) -> str:
+        """The name under which runs are begun here; a worker that loses its lease goes on under another."""
+        return self.owner.worker_id
+
     # --- life
 
     async def start(self) -> None:
-        """Take over what the store holds: adopt or settle what ran, and start what may run."""
+        """Take over what is this engine's: adopt or settle what ran, and start what may run."""
         (self.data / "runs").mkdir(parents=True, exist_ok=True)
         self._unsubscribe = self.store.subscribe(self._committed)
+        await self.owner.start()
+        if self.owner.shares:
+            self._lookout.start()
+        else:
+            await self._take_all()
+        if self.settings.works:
+            self.timers.start()
+            self._schedule_sweep()
+
+    async def _take_all(self) -> None:
         after = ""
         while page := await self.store.unsettled(after, _PAGE):
             for head in page:
                 self._drive(head).poke()
             after = page[-1].id
-        self.timers.start()
-        self._schedule_sweep()
 
     async def stop(self) -> None:
-        """Stop gracefully: let running inline turns finish for a while, let go of processes, then end."""
+        """Stop gracefully: let running inline turns finish for a while, hand sessions over, let go of processes."""
         self.draining = True
+        self.owner.stop_claiming()
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self.timers.stop()
         await self._drain()
         await asyncio.gather(*(driver.detach() for driver in self._drivers.values()))
+        await self._lookout.stop()
         for task in self._tasks:
             task.cancel()
         for host in self._hosts.values():
             if host is not None:
                 await host.close()
+        await self.owner.stop()
         if self._unsubscribe is not None:
             self._unsubscribe()
 
     async def _drain(self) -> None:
-        """Wait until no inline turn runs, at most as long as the settings say."""
+        """Hand each inline session over once no turn of it runs; wait for that at most as long as the settings say."""
+        for driver in list(self._drivers.values()):
+            self.rest(driver)
         try:
             async with asyncio.timeout(self.settings.drain):
                 while any(self._holds_work(driver) for driver in self._drivers.values()):
@@ -130,6 +177,48 @@ class Engine:
         at_work = head.active is not None and not head.active.asks
         return head.host == "inline" and (at_work or head.winding is not None)
 
+    # --- what is owned
+
+    async def _claimed(self, session_ids: list[str]) -> None:
+        """Drive sessions that were claimed for this engine."""
+        for session_id in session_ids:
+            head = await self.store.head(session_id)
+            if head is None or session_id in self._drivers or not self.owner.works:
+                continue
+            self.timers.note(session_id, wake_at(head))
+            self._drive(head).poke()
+
+    async def _lease_lost(self, reason: str) -> None:
+        """Stop all handlers without a word to the store, which may be others' to write to by now."""
+        drivers = list(self._drivers.values())
+        self._drivers.clear()
+        self._resting.clear()
+        log.error("%d sessions are let go of: %s", len(drivers), reason)
+        ends = await asyncio.gather(*(driver.detach() for driver in drivers), return_exceptions=True)
+        for driver, end in zip(drivers, ends, strict=True):
+            if isinstance(end, BaseException):
+                log.error("session %s could not be let go of", driver.head.id, exc_info=end)
+
+    def let_go(self, driver: SessionDriver) -> None:
+        """Stop driving a session that another worker has claimed: its handler stops here, and writes nothing more."""
+        if self._drivers.get(driver.head.id) is driver:
+            self.forget(driver)
+            log.warning("session %s has another owner now; what ran of it here is stopped", driver.head.id)
+            self._spawn(driver.detach())
+
+    # --- what was missed
+
+    def _known(self) -> dict[str, int]:
+        """Return the sessions that somebody here waits for news of, with the number of the newest event heard of."""
+        return {
+            **self.hub.known(),
+            **dict.fromkeys(self.waits.sessions(), 0),
+            **{driver.head.id: driver.head.last_seq for driver in self._drivers.values()},
+        }
+
+    def _missed(self, head: SessionHead) -> None:
+        self._committed(Committed(head, None, (), None, live=True))
+
     # --- news
 
     def _committed(self, news: Committed) -> None:
@@ -139,7 +228,7 @@ class Engine:
         driver = self._drivers.get(head.id)
         self.waits.committed(news, driver.head if driver else None, driver.running if driver else None)
         if driver is None:
-            if not needs_owner(head):
+            if not needs_owner(head) or not self.owner.wants(news):
                 return
             driver = self._drive(head)
         driver.committed(news)
@@ -154,6 +243,8 @@ class Engine:
     async def _tick(self, session_id: str) -> None:
         """Do what a session's wake time makes due, then let its driver look again."""
         try:
+            if session_id not in self._drivers and not await self._is_due_here(session_id):
+                return
             await areach("engine.tick.before")
             await self.store.apply(Tick(session_id=session_id, hold_id=new_id()))
             await areach("engine.tick.after")
@@ -167,6 +258,20 @@ class Engine:
         if driver is not None:
             driver.poke()
 
+    async def _is_due_here(self, session_id: str) -> bool:
+        """Whether it is for this engine to serve the timer of a session that it does not drive."""
+        if not self.owner.shares:
+            return True
+        head = await self.store.head(session_id)
+        at = None if head is None else wake_at(head)
+        if head is None or at is None:
+            return False
+        if at <= self.clock() and self.owner.serves_timer_of(head):
+            return True
+        # Whoever serves it may be lost before: look again.
+        self.timers.note(session_id, max(at, self.clock() + _SECOND_LOOK))
+        return False
+
     # --- rest and sleep
 
     def rest(self, driver: SessionDriver) -> None:
@@ -175,6 +280,8 @@ class Engine:
         if head.run is None:
             if self._drivers.get(head.id) is driver:
                 self.forget(driver)
+        elif self.draining and head.host == "inline" and is_at_rest(head):
+            self._spawn(self._end_inline(driver))
         elif head.host == "inline" and head.run.phase == "ready" and is_idle(head):
             self._resting[head.id] = asyncio.get_running_loop().time() + self.settings.sleep_after
             self._resting.move_to_end(head.id)
@@ -236,7 +343,7 @@ class Engine:
         return spec_of(
             head,
             agent=agent,
-            source=deployment.source,
+            source=str(await self.deployments.place(deployment)),
             log_path=str(self.log_path(head.run.id)),
             computer_path=computer,
         )
@@ -253,13 +360,14 @@ class Engine:
             return None
         agent = agent_of(deployment, head.agent)
         log_path = str(self.log_path(head.run.id))
-        spec = spec_of(head, agent=agent, source=deployment.source, log_path=log_path, computer_path=None)
+        source = str(self.deployments.known_place(deployment))
+        spec = spec_of(head, agent=agent, source=source, log_path=log_path, computer_path=None)
         return self._inline.start_ready(handlers, spec, RunDriver(driver, head.run.id, head.fence))
 
     def permit(self, session_id: str) -> Permit | None:
         """Return the leave to start a turn of an awake session in the commit that admits it."""
         driver = self._drivers.get(session_id)
-        if self.draining or driver is None or not driver.has_guest or driver.is_outdated:
+        if self._begins_nothing or driver is None or not driver.has_guest or driver.is_outdated:
             return None
         return Permit(self.worker_id)
 
@@ -269,12 +377,18 @@ class Engine:
         None for an inline agent that has an `init` or whose code is not loaded yet: its run is not ready at once.
         """
         prepared = not agent.has_init and self.deployments.loaded(deployment_id, agent.id) is not None
-        if self.draining or (agent.host == "inline" and not prepared):
+        if self._begins_nothing or (agent.host == "inline" and not prepared):
             return None
-        return Permit(self.worker_id, new_id())
+        return Permit(self.worker_id, new_id(), self.machine)
+
+    @property
+    def _begins_nothing(self) -> bool:
+        return self.draining or not self.owner.works
 
     def head_in_memory(self, session_id: str) -> SessionHead | None:
-        """Return the newest head of a session that this engine drives."""
+        """Return the newest head of a session that this engine drives, where nobody else may have a newer one."""
+        if self.owner.shares:
+            return None
         driver = self._drivers.get(session_id)
         return driver.head if driver is not None else None
 

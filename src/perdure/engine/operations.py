@@ -369,6 +369,9 @@ class EngineService(Service):
         if run is None:
             raise RunNotFound(run_id)
         data = await asyncio.to_thread(_read_file, self._engine.log_path(run_id), offset, limit)
+        if data is None:
+            # It was printed on another machine.
+            data = await self._store.log(run_id, offset, limit)
         return LogChunk(data, offset + len(data), run.ended_at is not None and len(data) < limit)
 
     # --- agents and deployments
@@ -391,7 +394,8 @@ class EngineService(Service):
                 created_at=self._engine.clock(),
                 source=str(built.source_dir),
                 agents=built.definitions,
-            )
+            ),
+            archive,
         )
         if stored.id != deployment_id:
             # The environment has this very source already: that deployment stands, its folder is enough.
@@ -434,10 +438,10 @@ def _identity(scope: Scope, operation: str, target: str, key: str | None, *asked
     return c.Idempotency(key, where, canonical.digest(*asked))
 
 
-def _read_file(path: Path, offset: int, limit: int) -> bytes:
+def _read_file(path: Path, offset: int, limit: int) -> bytes | None:
     try:
         with path.open("rb") as file:
             file.seek(offset)
             return file.read(limit)
     except FileNotFoundError:
-        return b""
+        return None

@@ -60,6 +60,8 @@ class TurnWaits:
         turns = self._waiting.get(news.head.id)
         if not turns:
             return
+        if news.command is None:
+            self._hinted(turns, news.head)
         for event in news.events:
             if event.type in _ENDS and event.turn in turns:
                 ended = _ended(event, before, running)
@@ -68,6 +70,18 @@ class TurnWaits:
                         future.set_result(ended)
         if not turns:
             self._waiting.pop(news.head.id, None)
+
+    def _hinted(self, turns: dict[int, list[asyncio.Future[Turn | None]]], head: SessionHead) -> None:
+        """Wake those whose turn is neither waiting nor running by a head that others have committed."""
+        running = head.active.number if head.active is not None else None
+        for number in [number for number in turns if number < head.first_queued and number != running]:
+            for future in turns.pop(number):
+                if not future.done():
+                    future.set_result(None)
+
+    def sessions(self) -> list[str]:
+        """Return the sessions whose turns are waited for."""
+        return list(self._waiting)
 
 
 def _ended(event: Event, head: SessionHead | None, running: QueuedTurn | None) -> Turn | None:

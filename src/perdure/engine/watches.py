@@ -7,7 +7,7 @@ memory; live slots are overwritten in place.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
 
 from perdure.engine.service import (
@@ -32,13 +32,14 @@ FAR_BEHIND: Final = 5_000
 class Watcher:
     """One reader's place in the stream of a session's news."""
 
-    __slots__ = ("last_seq", "live", "live_cleared", "news", "terminal")
+    __slots__ = ("last_seq", "live", "live_cleared", "live_doubted", "news", "terminal")
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
         self.last_seq = 0
         self.live: dict[str, LiveSlot] = {}
         self.live_cleared = False
+        self.live_doubted = False
         self.terminal = False
 
 
@@ -61,6 +62,17 @@ class Hub:
         if not watchers:
             self._watchers.pop(session_id, None)
 
+    def known(self) -> dict[str, int]:
+        """Return the sessions that are watched, with the number of the newest event that all have heard of."""
+        return {session_id: min(each.last_seq for each in found) for session_id, found in self._watchers.items()}
+
+    def doubt_live(self) -> None:
+        """Have all look for new live slots, since nobody would tell of them."""
+        for watchers in self._watchers.values():
+            for watcher in watchers:
+                watcher.live_doubted = True
+                watcher.news.set()
+
     def committed(self, committed: Committed) -> None:
         """Tell a session's watchers of a commit."""
         watchers = self._watchers.get(committed.head.id)
@@ -76,15 +88,25 @@ def _is_over(head: SessionHead) -> bool:
 
 def _tell(watcher: Watcher, committed: Committed) -> None:
     command = committed.command
-    watcher.last_seq = committed.head.last_seq
+    watcher.last_seq = max(watcher.last_seq, committed.head.last_seq)
     watcher.terminal = _is_over(committed.head)
     if isinstance(command, WriteLive) and committed.head.active is not None:
         slot = LiveSlot(committed.head.active.id, command.content_json, committed.head.active.started_at)
         watcher.live[command.slot] = slot
+    elif committed.live and command is None:
+        watcher.live_doubted = True
     elif committed.live:
         watcher.live.clear()
         watcher.live_cleared = True
     watcher.news.set()
+
+
+def _mark(content: LiveSlot) -> tuple[str, int]:
+    return content.turn_id, content.at
+
+
+def _marks(live: Mapping[str, LiveSlot]) -> dict[str, tuple[str, int]]:
+    return {slot: _mark(content) for slot, content in live.items()}
 
 
 class Follower:
@@ -105,6 +127,7 @@ class Follower:
         self._after = after
         self._cursor = after or 0
         self._watcher = Watcher()
+        self._shown: dict[str, tuple[str, int]] = {}
 
     async def follow(self) -> AsyncIterator[WatchItem]:
         """Yield a snapshot or the events after the cursor, the live slots, `CaughtUp`, then news until the end."""
@@ -122,6 +145,7 @@ class Follower:
         head = snapshot.head
         if self._after is None:
             self._cursor = head.last_seq
+            self._shown = _marks(snapshot.live)
             yield SnapshotItem(await self._view(head), snapshot)
         elif self._after > head.last_seq:
             raise InvalidCursor(
@@ -130,7 +154,8 @@ class Follower:
         async for item in self._events():
             yield item
         if self._after is not None:
-            for slot, content in (await self._snapshot()).live.items():
+            live = (await self._live()).items()
+            for slot, content in live:
                 yield LiveItem(slot, content)
         yield CaughtUp(self._cursor)
         self._watcher.last_seq = max(self._watcher.last_seq, self._cursor)
@@ -138,10 +163,18 @@ class Follower:
         self._watcher.news.set()
 
     async def _snapshot(self) -> Snapshot:
-        snapshot = await self._store.snapshot(self._session_id, SNAPSHOT_TURNS if self._after is None else 0)
+        return await self._read(SNAPSHOT_TURNS if self._after is None else 0)
+
+    async def _read(self, turns: int) -> Snapshot:
+        snapshot = await self._store.snapshot(self._session_id, turns)
         if snapshot is None:
             raise SessionNotFound(self._session_id)
         return snapshot
+
+    async def _live(self) -> dict[str, LiveSlot]:
+        live = (await self._read(0)).live
+        self._shown = _marks(live)
+        return live
 
     async def _events(self) -> AsyncIterator[WatchItem]:
         while True:
@@ -165,21 +198,37 @@ class Follower:
                     yield item
             for item in self._take_live():
                 yield item
+            if watcher.live_doubted:
+                watcher.live_doubted = False
+                for item in await self._reread_live():
+                    yield item
             if watcher.terminal and watcher.last_seq <= self._cursor:
                 yield WatchEnd(self._cursor)
                 return
 
     def _take_live(self) -> list[LiveItem]:
         watcher = self._watcher
-        items = [LiveItem("", None)] if watcher.live_cleared else []
-        items += [LiveItem(slot, content) for slot, content in watcher.live.items()]
+        items: list[LiveItem] = []
+        if watcher.live_cleared:
+            self._shown.clear()
+            items.append(LiveItem("", None))
+        for slot, content in watcher.live.items():
+            self._shown[slot] = _mark(content)
+            items.append(LiveItem(slot, content))
         watcher.live_cleared = False
         watcher.live.clear()
         return items
 
+    async def _reread_live(self) -> list[LiveItem]:
+        """Return how live slots differ from what was shown: others tell no more of them than that they changed."""
+        shown = self._shown
+        live = await self._live()
+        if shown.keys() - live.keys():
+            return [LiveItem("", None), *(LiveItem(slot, content) for slot, content in live.items())]
+        return [LiveItem(slot, content) for slot, content in live.items() if shown.get(slot) != _mark(content)]
+
     async def _move_to_snapshot(self) -> AsyncIterator[WatchItem]:
-        snapshot = await self._store.snapshot(self._session_id, SNAPSHOT_TURNS)
-        if snapshot is None:
-            raise SessionNotFound(self._session_id)
+        snapshot = await self._read(SNAPSHOT_TURNS)
         self._cursor = snapshot.head.last_seq
+        self._shown = _marks(snapshot.live)
         yield SnapshotItem(await self._view(snapshot.head), snapshot)

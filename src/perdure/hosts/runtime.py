@@ -160,10 +160,11 @@ class SessionRuntime:
 
     def _stop(self, execution: TurnExecution) -> None:
         reach("runtime.stop")
-        execution.stopped = True
+        told_before, execution.stopped = execution.stopped, True
         if self._task is None or self._task.done():
             self._spawn(self._release(execution.number))
-        else:
+        elif not told_before:
+            # Once: what a handler does to let go is not to be cancelled too.
             self._task.cancel()
 
     async def _release(self, turn: int) -> None:

@@ -53,5 +53,9 @@ class Leases(ABC):
         """Return where the worker of a session can be reached, if it has one that is alive and said so."""
 
     @abstractmethod
+    async def now(self) -> int:
+        """Return the time by which leases run out, and by which rules go."""
+
+    @abstractmethod
     async def alive(self) -> list[LeaseView]:
         """Return the workers that are alive, in order of name."""

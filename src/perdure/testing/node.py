@@ -74,7 +74,7 @@ async def local_node(
     await store.open()
     try:
         host = ProcessHost(folder / "computers", folder / "servers")
-        engine = Engine(store, folder, Deployments(store), host, settings or Settings(drain=0.1), clock)
+        engine = Engine(store, folder, Deployments(store, folder), host, settings or Settings(drain=0.1), clock)
         node = LocalNode(store, engine, EngineService(engine, backend=await host.computers.capabilities()))
         await engine.start()
         try:

@@ -56,6 +56,11 @@ class Leases(leases.Leases):
         row = await self._database.run(lambda connection: one_row(connection, sql("owner_address"), session_id))
         return None if row is None else row[0]
 
+    async def now(self) -> int:
+        rows = await self._database.run(lambda connection: all_rows(connection, sql("database_now")))
+        instant: int = rows[0][0]
+        return instant
+
     async def alive(self) -> list[LeaseView]:
         rows = await self._database.run(lambda connection: all_rows(connection, sql("alive")))
         return [LeaseView(*row) for row in rows]

@@ -62,3 +62,7 @@ SELECT id FROM perdure.sessions WHERE owned AND worker = $1;
 -- Where a session's worker can be reached.
 SELECT l.address FROM perdure.sessions s JOIN perdure.leases l ON l.worker = s.worker
 WHERE s.id = $1 AND l.expires_at > clock_timestamp();
+
+-- name: database_now
+-- What time it is.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
