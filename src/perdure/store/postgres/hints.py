@@ -63,6 +63,7 @@ class Hints:
         self._heard = heard
         self._sender: Final = new_id()
         self._changed: Changed = {}
+        self._looks: set[asyncio.Task[None]] = set()
         self._some = asyncio.Event()
         self.listening: Final = asyncio.Event()
         self._unfollow = metrics.HINTS_LISTENING.follow(self.listening.is_set)
@@ -75,12 +76,24 @@ class Hints:
         self._changed[session] = news.live or self._changed.get(session, False)
         self._some.set()
 
+    def hear(self, changed: Changed) -> None:
+        """Look at sessions as if others had just told of them."""
+        task = asyncio.get_running_loop().create_task(self._hear(changed))
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
+    async def _hear(self, changed: Changed) -> None:
+        # Who needed it will look by himself.
+        with suppress(StoreError):
+            await self._heard(changed)
+
     async def close(self) -> None:
         """Stop. What was not sent yet is not."""
         self._unfollow()
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._looks]
+        for task in tasks:
             task.cancel()
-        for task in self._tasks:
+        for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
 

@@ -58,7 +58,7 @@ class PostgresStore(Store):
             await database.close()
             raise
         self._database = database
-        self._writer = Writer(database, self._tell, self._clock)
+        self._writer = Writer(database, self._tell, self._clock, self._overtaken)
         self._hints = Hints(database, self._heard) if self._address.hints else None
 
     async def close(self) -> None:
@@ -98,7 +98,8 @@ class PostgresStore(Store):
         return self._hints is not None and self._hints.listening.is_set()
 
     async def changed(self, known: Mapping[str, int]) -> list[SessionHead]:
-        return await self._read(reads.changed, known)
+        assert self._writer is not None
+        return [head for head in await self._read(reads.changed, known) if self._writer.learn(head)]
 
     async def _read(
         self, function: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
@@ -117,6 +118,10 @@ class PostgresStore(Store):
         if self._hints is not None:
             self._hints.committed(committed)
         self._listeners.tell(committed)
+
+    def _overtaken(self, sessions: set[str]) -> None:
+        if self._hints is not None:
+            self._hints.hear(dict.fromkeys(sessions, True))
 
     async def _heard(self, changed: Changed) -> None:
         if not self._listeners or self._writer is None or self._closing.locked():

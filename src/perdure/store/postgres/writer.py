@@ -48,10 +48,20 @@ class Lane:
 
 
 class Writer:
-    """Gathers commands into transactions. `tell` is called for each that changed something, once it is flushed."""
+    """Gathers commands into transactions. `tell` is called for each that changed something, once it is flushed.
 
-    def __init__(self, database: Database, tell: Callable[[Committed], None], clock: Callable[[], int] | None) -> None:
+    `look_again` is given sessions whose news from others could not be told while this process committed to them.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        tell: Callable[[Committed], None],
+        clock: Callable[[], int] | None,
+        look_again: Callable[[set[str]], None],
+    ) -> None:
         self._database = database
+        self._look_again = look_again
         self._tell = tell
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -60,6 +70,7 @@ class Writer:
         self._waiting: deque[Waiting] = deque()
         self._free = [Lane(number) for number in range(LANES)]
         self._in_flight: set[str] = set()
+        self._overtaken: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._woken = False
         self._idle = asyncio.Event()
@@ -119,6 +130,9 @@ class Writer:
             await self._commit(lane, taken)
         finally:
             self._in_flight -= sessions
+            if overtaken := self._overtaken & sessions:
+                self._overtaken -= overtaken
+                self._look_again(overtaken)
             self._free.append(lane)
             self._pump()
 
@@ -201,7 +215,14 @@ class Writer:
             taken.remove(request)
 
     def learn(self, head: SessionHead) -> bool:
-        """Take note of a head that another process has committed; returns whether it is news."""
+        """Take note of a head that another process has committed; returns whether it is news.
+
+        Of a session that this process is just committing to, nothing is news before that is told: the head may hold it
+        already. It is looked at again then.
+        """
+        if head.id in self._in_flight:
+            self._overtaken.add(head.id)
+            return False
         known = self._hints.get(head.id)
         if known is not None and (head.fence, head.last_seq) < (known.fence, known.last_seq):
             return False
