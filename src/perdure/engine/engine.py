@@ -15,6 +15,7 @@ from perdure.crashpoints import areach
 from perdure.engine.clock import SharedClock
 from perdure.engine.deployments import Deployments, agent_of
 from perdure.engine.driver import SessionDriver
+from perdure.engine.logbook import Logbook
 from perdure.engine.lookout import Lookout
 from perdure.engine.membership import Member
 from perdure.engine.ownership import Onlooker, Ownership, SoleOwner
@@ -79,6 +80,7 @@ class Engine:
         self.draining = False
         self.timers: Final = Timers(store.due, self._tick, self.clock)
         self._lookout: Final = Lookout(store, self._known, self._missed, self.hub.doubt_live)
+        self._logbook: Final = Logbook(store, self.log_path, self._present_runs)
         self._inline: Final = InlineHost(deployments.handlers)
         self._hosts: Final[Mapping[str, Host | None]] = {"inline": self._inline, "process": process_host}
         self._drivers: dict[str, SessionDriver] = {}
@@ -119,6 +121,8 @@ class Engine:
             self._lookout.start()
         else:
             await self._take_all()
+        if self.owner.shares and self.settings.works:
+            self._logbook.start()
         if self.settings.works:
             self.timers.start()
             self._schedule_sweep()
@@ -140,6 +144,7 @@ class Engine:
         await self._drain()
         await asyncio.gather(*(driver.detach() for driver in self._drivers.values()))
         await self._lookout.stop()
+        await self._logbook.stop()
         for task in self._tasks:
             task.cancel()
         for host in self._hosts.values():
@@ -216,6 +221,9 @@ class Engine:
             **{driver.head.id: driver.head.last_seq for driver in self._drivers.values()},
         }
 
+    def _present_runs(self) -> list[str]:
+        return [driver.head.run.id for driver in self._drivers.values() if driver.head.run is not None]
+
     def _missed(self, head: SessionHead) -> None:
         self._committed(Committed(head, None, (), None, live=True))
 
@@ -231,6 +239,9 @@ class Engine:
             if not needs_owner(head) or not self.owner.wants(news):
                 return
             driver = self._drive(head)
+        before = driver.head.run
+        if before is not None and (head.run is None or head.run.id != before.id):
+            self._logbook.ended(before.id)
         driver.committed(news)
         if self.draining:
             self._settled.set()

@@ -13,7 +13,7 @@ import msgspec
 from perdure.records.content import ContentLike
 from perdure.records.definitions import AgentDefinition
 from perdure.records.sessions import Ask, Issuer, LoggedEvent, Run, SessionHead, Turn
-from perdure.store.port import Deployment, EventPage, LiveSlot, Snapshot
+from perdure.store.port import Deployment, EventPage, FeedPage, LiveSlot, Snapshot
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -180,6 +180,17 @@ class Service(Protocol):
 
     def watch(self, scope: Scope, session_id: str, after: int | None = None) -> AsyncIterator[WatchItem]:
         """Follow a session. Errors (unknown session, bad cursor) are raised at the first step of the iteration."""
+        ...
+
+    async def feed(self, scope: Scope, *, after: str = "", limit: int = 100) -> FeedPage:
+        """Return events of all sessions of the environment in commit order, after a cursor; "now" is the present end.
+
+        Raises `InvalidCursor`, and `CursorExpired` below the retention floor.
+        """
+        ...
+
+    def follow(self, scope: Scope, after: str = "") -> AsyncIterator[FeedPage]:
+        """Yield pages of the feed as they come, the first at once. Errors are raised at the first step."""
         ...
 
     async def runs(self, scope: Scope, session_id: str, *, after: int = 0, limit: int = 50) -> list[Run]: ...

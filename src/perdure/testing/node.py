@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from perdure.computers.machine import machine_id
 from perdure.deploy.archive import pack
 from perdure.engine.deployments import Deployments
 from perdure.engine.engine import Engine, Settings
@@ -74,7 +75,9 @@ async def local_node(
     await store.open()
     try:
         host = ProcessHost(folder / "computers", folder / "servers")
-        engine = Engine(store, folder, Deployments(store, folder), host, settings or Settings(drain=0.1), clock)
+        engine = Engine(
+            store, folder, Deployments(store, folder), host, settings or Settings(drain=0.1), clock, machine_id(folder)
+        )
         node = LocalNode(store, engine, EngineService(engine, backend=await host.computers.capabilities()))
         await engine.start()
         try:
