@@ -336,6 +336,15 @@ def test_a_loss_while_closing_goes_on_draining() -> None:
     assert (session.h.status, session.statuses) == ("closed", ["interrupted", "completed"])
 
 
+def test_a_hold_of_a_session_that_has_ended_is_released_without_an_event() -> None:
+    session = process()
+    hold = session.interrupt()
+    session.cancel()
+    length = len(session.events)
+    session.resume(hold)
+    assert (len(session.events), session.h.holds) == (length, ())
+
+
 def test_cancelling_ends_everything_at_once() -> None:
     session = process()
     session.enqueue()

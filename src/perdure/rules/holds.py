@@ -63,7 +63,9 @@ def resume(head: SessionHead, command: Resume, now: int, found: Found) -> Decisi
     if hold.reason == "process_failures":
         draft.head.losses = 0
     draft.change(PutHold(replace(hold, released_at=now)))
-    draft.event("session.resumed", data(hold_id=hold.id), in_run=False)
+    if not head.is_terminal:
+        # Whoever watches a session that has ended has been told that nothing follows.
+        draft.event("session.resumed", data(hold_id=hold.id), in_run=False)
     # Its owner starts the next turn: the run that the head knows may be a dead worker's.
     settle_closing(draft)
     return draft.done(told)
