@@ -1,0 +1,225 @@
+"""Tools: functions that a model may call, with names, words and a schema taken from the function itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, overload
+
+import msgspec
+
+from perdure.errors import DefinitionError, InvalidJson, NotJson
+from perdure.records import canonical
+
+if TYPE_CHECKING:
+    from perdure.chat.schemas import Schema
+
+Replay: TypeAlias = Literal["safe", "never"]
+ToolFunction: TypeAlias = Callable[..., Awaitable[Any]]
+Approval: TypeAlias = "bool | Callable[[Mapping[str, Any]], bool]"
+
+ARGUMENTS_BYTES: Final = 1024 * 1024
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class InvalidArguments(Exception):
+    """Raised when a model's arguments do not fit a tool. The message is for the model: what is wrong, what to send."""
+
+
+class Arguments(NamedTuple):
+    """Arguments that fit: the values that the function gets, and the canonical JSON that is kept with the call."""
+
+    values: dict[str, Any]
+    json: bytes
+
+
+class ToolSchema(msgspec.Struct, frozen=True):
+    """What a model is told of a tool. `parameters` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class Tool:
+    """A function that a model may call. Make one with `@tool`.
+
+    `replay` says what happens after a crash in the middle of a call: `safe` runs it again with the same arguments and
+    memos, `never` tells the model that it was interrupted. `approval` has a person agree first: always, or when a
+    function of the arguments says so. A `sequential` tool makes the calls of its round run one after the other.
+
+    Raises `DefinitionError` for a function or a name that cannot be a tool.
+    """
+
+    def __init__(
+        self,
+        function: ToolFunction,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        replay: Replay = "never",
+        approval: Approval = False,
+        sequential: bool = False,
+    ) -> None:
+        self.function: ToolFunction = function
+        self.name: str = _checked_name(name if name is not None else getattr(function, "__name__", ""))
+        _check_function(self.name, function)
+        if replay not in ("safe", "never"):
+            raise DefinitionError(f"Tool {self.name!r}: replay={replay!r} is refused; write 'safe' or 'never'.")
+        if not isinstance(approval, bool) and not callable(approval):
+            raise DefinitionError(
+                f"Tool {self.name!r}: approval={approval!r} is refused; write True, False, or a function that is given "
+                "the arguments and tells whether a person must agree."
+            )
+        self.replay: Replay = replay
+        self.sequential: bool = sequential
+        self._approval: Approval = approval
+        self._description: str | None = description
+
+    @cached_property
+    def _inner(self) -> Schema:
+        from perdure.chat.schemas import make_schema
+
+        return make_schema(self.name, self.function)
+
+    @property
+    def description(self) -> str:
+        """What a model is told of the tool: the text that was given, or the docstring without its sections."""
+        return self._description if self._description is not None else self._inner.description
+
+    @property
+    def schema(self) -> ToolSchema:
+        """What a model is told of the tool; raises `DefinitionError` for a signature that has no schema."""
+        return ToolSchema(self.name, self.description, self._inner.parameters)
+
+    def arguments(self, text: str) -> Arguments:
+        """Return the values of a model's arguments; raises `InvalidArguments` with what the model did wrong."""
+        data = _plain_arguments(text)
+        return Arguments(self._inner.values(data), data)
+
+    def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
+        """Tell whether a person must agree to a call with these arguments; a predicate that fails means yes."""
+        if isinstance(self._approval, bool):
+            return self._approval
+        try:
+            return bool(self._approval(arguments))
+        except Exception:
+            # Whoever cannot say that no one need be asked has not said so.
+            return True
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function as it was written, as a test of it does."""
+        return await self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name!r} (replay={self.replay})>"
+
+
+@overload
+def tool(function: ToolFunction, /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    replay: Replay = "never",
+    approval: Approval = False,
+    sequential: bool = False,
+) -> Callable[[ToolFunction], Tool]: ...
+
+
+def tool(
+    function: ToolFunction | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    replay: Replay = "never",
+    approval: Approval = False,
+    sequential: bool = False,
+) -> Tool | Callable[[ToolFunction], Tool]:
+    """Make a tool of `async def name(ctx, …)`, as `@tool` or `@tool(replay="safe")`; see `Tool` for the options."""
+
+    def make(function: ToolFunction) -> Tool:
+        return Tool(
+            function,
+            name=name,
+            description=description,
+            replay=replay,
+            approval=approval,
+            sequential=sequential,
+        )
+
+    return make if function is None else make(function)
+
+
+# --- what may be a tool
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise DefinitionError(
+            f"A tool cannot be named {name!r}; providers accept 1 to 64 letters, digits, '_' and '-'. Give it a name "
+            "with @tool(name=...)."
+        )
+    return name
+
+
+def _check_function(name: str, function: ToolFunction) -> None:
+    if not inspect.iscoroutinefunction(function):
+        raise DefinitionError(
+            f"Tool {name!r} must be a coroutine function; write `async def {name}(ctx, ...)`. Run blocking work with "
+            "`await asyncio.to_thread(...)`."
+        )
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters or parameters[0].name != "ctx" or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise DefinitionError(f"Tool {name!r} must take the context first: `async def {name}(ctx, ...)`.")
+    for parameter in parameters[1:]:
+        _check_parameter(name, parameter)
+
+
+def _check_parameter(name: str, parameter: inspect.Parameter) -> None:
+    if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        raise DefinitionError(
+            f"Tool {name!r}: a model calls by name, so '{parameter}' cannot be a parameter of a tool. Name each one."
+        )
+    if parameter.annotation is inspect.Parameter.empty:
+        raise DefinitionError(
+            f"Tool {name!r}: the parameter {parameter.name!r} has no type, so a model cannot be told what to send. "
+            f"Annotate it, such as `{parameter.name}: str`."
+        )
+
+
+# --- what a model sent
+
+
+def _plain_arguments(text: str) -> bytes:
+    if len(text) > ARGUMENTS_BYTES:
+        raise InvalidArguments(
+            f"The arguments have {len(text)} characters; the limit is {ARGUMENTS_BYTES}. Send less, in several calls."
+        )
+    try:
+        value = _parse(text)
+        data = canonical.encode(value, "text of the arguments")
+    except (InvalidJson, NotJson) as error:
+        why = error.message.removesuffix(" Nothing was changed.")
+        raise InvalidArguments(f"{why} Send one JSON object that fits the tool's parameters.") from None
+    if not isinstance(value, dict):
+        kind = {list: "an array", str: "text", type(None): "null"}.get(type(value), type(value).__name__)
+        raise InvalidArguments(f"The arguments are {kind}; send a JSON object that fits the tool's parameters.")
+    return data
+
+
+def _parse(text: str) -> Any:
+    """Return the JSON value of a text; nothing at all is what some models send for no arguments."""
+    return canonical.parse(text.encode("utf-8", "replace"), "text of the arguments") if text.strip() else {}
+
+
+def module_names(function: ToolFunction) -> dict[str, Any]:
+    """Return the names that annotations of a function can mean: those of its module."""
+    return dict(vars(sys.modules[function.__module__])) | dict(getattr(function, "__globals__", {}))
