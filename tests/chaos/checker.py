@@ -299,6 +299,8 @@ def _misread(reading: Reading, logged: dict[int, str]) -> Iterator[str]:
             last = seq
             if logged.get(seq) != seen:
                 yield f"{connection.server} sent an event {seq} that the log does not have"
+    if last < reading.due:
+        yield f"its last event was {last}, and it was given time for {reading.due}"
     if reading.ended and last != max(logged):
         yield f"its last event was {last}, the log's is {max(logged)}"
 

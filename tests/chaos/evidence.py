@@ -50,11 +50,15 @@ class Connection:
 
 @dataclass
 class Reading:
-    """One reader of one session, over all its connections, in order."""
+    """One reader of one session, over all its connections, in order.
+
+    `due` is the event that it was given time to see, when everything was healed; `ended` says that it was told the end.
+    """
 
     session: str
     reader: str
     connections: list[Connection] = field(default_factory=list)
+    due: int = 0
     ended: bool = False
 
 

@@ -374,6 +374,11 @@ def reader_ended_early(evidence: Evidence) -> None:
     del evidence.readings[0].connections[2].seen[-1]
 
 
+@wrong("readers", "its last event was 25, and it was given time for 26")
+def reader_heard_no_more(evidence: Evidence) -> None:
+    evidence.readings[0].due = 26
+
+
 @wrong("readers", "read a session that does not exist")
 def reader_of_nothing(evidence: Evidence) -> None:
     evidence.readings[0].session = "lost"
