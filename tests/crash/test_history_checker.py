@@ -112,6 +112,16 @@ def test_what_is_wrong_is_told_with_the_log() -> None:
         check_history(move("turn.completed", "t1", place("turn.running", "t2") + 1))
 
 
+def test_a_hold_of_a_session_that_has_ended_may_be_released_without_an_event() -> None:
+    held = story()[: place("session.held") + 1]
+    for status, holds, wrong in (("open", [], True), ("cancelled", [], False), ("cancelled", [{"id": "other"}], True)):
+        ended = [*held, event("session.cancelled")] if status == "cancelled" else held
+        history = changed(lambda events, ended=ended: events.__setitem__(slice(None), ended))  # type: ignore[misc]
+        session = {**history.session, "status": status, "holds": holds}
+        found = problems(History(session, history.turns, history.events, history.runs))
+        assert any("the session's holds" in each for each in found) == wrong
+
+
 @pytest.mark.parametrize("index", range(len(story())))
 def test_no_event_may_be_missing_but_what_is_written_in_a_turn(index: int) -> None:
     lost = story()[index]["type"]
