@@ -23,6 +23,7 @@ from perdure.records.instants import SECOND
 from perdure.records.sessions import SessionHead
 from perdure.store.leases import Leases
 from perdure.store.port import Committed
+from perdure.telemetry import notes
 
 CLAIM: Final = 64
 _LOOK_SELDOM: Final = 1.0
@@ -112,6 +113,7 @@ class Member(Ownership):
         while True:
             reason = await self._keep()
             self._until = 0.0
+            notes.lost_lease()
             log.error("worker %s has lost its lease: %s; its handlers are stopped", self.worker_id, reason)
             await areach("engine.lease.lost")
             await self._lost(reason)

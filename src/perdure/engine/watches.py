@@ -73,6 +73,10 @@ class Hub:
                 watcher.live_doubted = True
                 watcher.news.set()
 
+    def __len__(self) -> int:
+        """Return how many watch."""
+        return sum(len(watchers) for watchers in self._watchers.values())
+
     def committed(self, committed: Committed) -> None:
         """Tell a session's watchers of a commit."""
         watchers = self._watchers.get(committed.head.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
+from time import perf_counter
 from typing import Final, NoReturn
 
 import msgspec
@@ -21,6 +22,7 @@ from perdure.records.ids import new_id
 from perdure.server.auth import OPEN_PATHS, AuthPolicy
 from perdure.server.context import HEARTBEAT_SECONDS, Context, Identity
 from perdure.server.health import HEALTH
+from perdure.server.observing import PATH, Metrics, note_end, note_operation, note_reply
 from perdure.server.openapi import openapi_document
 from perdure.server.operations import Operation
 from perdure.server.queries import parse_query
@@ -64,16 +66,17 @@ def build_app(
     return app
 
 
-def build_health_app(service: Service) -> Starlette:
-    """Return the application of a worker: it says how it is, to everybody, and nothing else."""
-    return build_app(service, auth=AuthPolicy(closed=True), mode="worker", operations=HEALTH)
+def build_health_app(service: Service, auth: AuthPolicy) -> Starlette:
+    """Return the application of a worker: it says how it is, and shows its metrics to those whom `auth` lets in."""
+    return build_app(service, auth=auth, mode="worker", operations=HEALTH)
 
 
 def _routes(context: Context, operations: Sequence[Operation]) -> list[Route]:
     paths: dict[str, dict[str, Operation]] = {}
     for operation in sorted(operations, key=lambda each: each.id not in _BUSY):
         paths.setdefault(operation.path, {})[operation.method] = operation
-    return [Route(path, Endpoint(context, operations)) for path, operations in paths.items()]
+    made = [Route(path, Endpoint(context, operations)) for path, operations in paths.items()]
+    return [*made, Route(PATH, Metrics())]
 
 
 class _PathNotFound(NotFound):
@@ -100,9 +103,11 @@ class Endpoint:
                 f"{http['method']} is not possible here; {' and '.join(allowed)} is. Nothing was done.",
                 {"allowed": allowed},
             )
+        note_operation(http, operation)
         query = parse_query(operation.query, http["query_string"])
         await areach("server.request.before", operation.id)
         reply = await operation.handler(Call(self._context, http, receive, query))
+        note_reply(http, operation, reply)
         await areach("server.reply.before", operation.id)
         await reply.send_to(send)
         await areach("server.reply.after", operation.id)
@@ -122,12 +127,13 @@ class Edge:
             await self._app(http, receive, send)
             return
         request_id = new_id()
-        started = False
+        began = perf_counter()
+        status: int | None = None
 
         async def tagged(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
+                status = message["status"]
                 message["headers"] = [*message["headers"], (REQUEST_ID, request_id.encode())]
             await send(message)
 
@@ -139,6 +145,8 @@ class Edge:
         except ClientGone:
             return
         except Exception as error:
-            if started:
+            if status is not None:
                 raise
             await refusal(error, request_id).send_to(tagged)
+        finally:
+            note_end(http, status, began)

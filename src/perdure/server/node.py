@@ -21,6 +21,7 @@ from perdure.hosts.logs import capture
 from perdure.hosts.process.host import ProcessHost
 from perdure.store import open_store
 from perdure.store.port import Store
+from perdure.telemetry.process import observed
 
 _LONGEST_BUILD: Final = 3600.0
 
@@ -72,8 +73,10 @@ async def _drive(store: Store, data: Path, following: frozenset[str], settings: 
     machine = await asyncio.to_thread(machine_id, data)
     engine = Engine(store, data, Deployments(store, data, following), host, settings, machine=machine)
     service = EngineService(engine, backend=backend)
-    await engine.start()
-    try:
-        yield Node(data, store, engine, service)
-    finally:
-        await engine.stop()
+    counted = {"awake": lambda: engine.awake, "watchers": lambda: len(engine.hub)}
+    async with observed(store.subscribe, works=settings.works, **counted):
+        await engine.start()
+        try:
+            yield Node(data, store, engine, service)
+        finally:
+            await engine.stop()

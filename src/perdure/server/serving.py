@@ -16,7 +16,7 @@ from perdure.engine.service import Scope
 from perdure.errors import BadRequest
 from perdure.records.sessions import Issuer
 from perdure.server.app import build_app, build_health_app
-from perdure.server.auth import AuthPolicy
+from perdure.server.auth import AuthPolicy, is_loopback
 from perdure.server.keyring import Keyring
 from perdure.server.keys import load_policy
 from perdure.server.node import Node, open_node
@@ -79,9 +79,11 @@ def run_worker(place: Place, working: Working, *, json: bool = False) -> None:
 async def _serve(place: Place, serving: Serving, say: Say) -> None:
     stop = stop_on_signals()
     listener = Listener(serving.host, serving.port)
-    settings = Settings(works=serving.works, lease=serving.lease)
+    settings = Settings(lease=serving.lease)
     try:
-        async with open_node(place.data, store=place.url, address=listener.url, settings=settings) as node:
+        async with open_node(
+            place.data, store=place.url, works=serving.works, address=listener.url, settings=settings
+        ) as node:
             async with _let_in(node, place, serving.host) as auth:
                 app = build_app(node.service, auth=auth)
                 told = {"url": listener.url, "store": place.shown, "data": str(place.data), "works": serving.works}
@@ -115,7 +117,7 @@ async def _work(place: Place, working: Working, say: Say) -> None:
     try:
         async with open_node(place.data, store=place.url, address=url, settings=Settings(lease=working.lease)) as node:
             if health is not None:
-                health.begin(node)
+                await health.begin(node)
             if archive is not None:
                 say_deployed(say, await deploy_changed(node, _scope(working), archive))
             told = {"store": place.shown, "data": str(place.data), "worker": node.engine.worker_id, "health": url}
@@ -128,21 +130,28 @@ async def _work(place: Place, working: Working, say: Say) -> None:
 
 
 class _Health:
-    """Where a worker says how it is, until its last session is handed over."""
+    """Where a worker says how it is, until its last session is handed over. Beyond this machine, metrics need a key."""
 
     def __init__(self, host: str, port: int) -> None:
         self._listener = Listener(host, port)
         self._task: asyncio.Task[None] | None = None
+        self._keys: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         return self._listener.url
 
-    def begin(self, node: Node) -> None:
-        serving = self._listener.serve(build_health_app(node.service), asyncio.Event(), drain_seconds=1)
+    async def begin(self, node: Node) -> None:
+        auth = AuthPolicy(closed=not is_loopback(self._listener.host))
+        if not is_loopback(self._listener.host):
+            keyring = Keyring(node.store, auth)
+            await keyring.read()
+            self._keys = asyncio.create_task(keyring.follow())
+        serving = self._listener.serve(build_health_app(node.service, auth), asyncio.Event(), drain_seconds=1)
         self._task = asyncio.create_task(serving)
 
     async def end(self) -> None:
+        await end_task(self._keys)
         await end_task(self._task)
         self._listener.close()
 

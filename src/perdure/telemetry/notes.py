@@ -1,4 +1,4 @@
-"""What the store says in passing: commits, what was done again, claims and leases."""
+"""What is said in passing: commits, what was done again, claims and leases, processes."""
 
 from __future__ import annotations
 
@@ -44,6 +44,17 @@ def renewed(granted: bool) -> None:
 def lost_lease() -> None:
     """Note that a lease has run out while its worker was at work."""
     metrics.LEASES_LOST.add()
+
+
+def process_started(began: float) -> None:
+    """Note that a session's process has said its first word."""
+    metrics.PROCESS_STARTS.add("started")
+    metrics.PROCESS_START_SECONDS.observe(perf_counter() - began)
+
+
+def process_failed() -> None:
+    """Note that a session's process could not be started."""
+    metrics.PROCESS_STARTS.add("failed")
 
 
 def _trace(name: str, began: float, attributes: dict[str, str | int | float | bool]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from perdure.hosts.process.guest import Launch
 from perdure.hosts.process.remote import RemoteGuest
 from perdure.hosts.protocol import Driver, Host, RunSpec
 from perdure.records.definitions import AgentDefinition, TemplateDefinition
+from perdure.telemetry import notes
 
 log = logging.getLogger("perdure.hosts")
 
@@ -52,6 +54,7 @@ class ProcessHost(Host):
             # Whatever an earlier Run has left: two Runs of one session must never be at work side by side.
             await computer.stop(grace=0)
         guest = self._guest(spec, driver, computer)
+        began = time.perf_counter()
         try:
             guest.listen()
             await areach("host.launch.before")
@@ -68,8 +71,10 @@ class ProcessHost(Host):
             await guest.detach()
             raise
         except BaseException:
+            notes.process_failed()
             await guest.stop(grace=0)
             raise
+        notes.process_started(began)
         return guest
 
     async def _launch(self, spec: RunSpec, computer: LocalComputer) -> ProcessIdentity:
