@@ -145,7 +145,7 @@ async def test_a_session_that_finds_a_home_in_a_commit_keeps_it(store: PostgresS
     rows = Rows()
     batch = Batch({}, None)
     rows.add(session.id, Decision(moved, [], []), batch._columns(head), batch._columns(moved))
-    await store._open.run(lambda connection: trip(connection, rows.statements(lambda _: False)))
+    await store._open.run(lambda connection: trip(connection, rows.statements(lambda _: False, 0)))
     assert await store.leases.renew("w", LONG)
     assert await store.leases.claim("w", "there", 10) == []
     assert await store.leases.claim("w", "here", 10) == [session.id]

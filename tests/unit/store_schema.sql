@@ -24,6 +24,14 @@ CREATE TABLE asks (
     PRIMARY KEY (sid, id)
 );
 
+CREATE TABLE commits (
+    environment TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    ranges BLOB NOT NULL,
+    PRIMARY KEY (environment, number)
+) WITHOUT ROWID;
+
 CREATE TABLE deployments (
     id BLOB PRIMARY KEY,
     environment TEXT NOT NULL,
@@ -39,7 +47,7 @@ CREATE TABLE environments (
     id TEXT PRIMARY KEY,
     current_deployment BLOB,
     created_at INTEGER NOT NULL
-) WITHOUT ROWID;
+, floor INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
 
 CREATE TABLE events (
     pos INTEGER PRIMARY KEY,
@@ -50,6 +58,8 @@ CREATE TABLE events (
     op INTEGER,
     data BLOB NOT NULL
 );
+
+CREATE TABLE feed (id TEXT NOT NULL);
 
 CREATE TABLE heads (sid INTEGER PRIMARY KEY, body BLOB NOT NULL);
 

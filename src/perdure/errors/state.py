@@ -137,12 +137,12 @@ class NoCurrentDeployment(Conflict):
 
 
 class CursorExpired(PerdureError):
-    """Raised when events below a session's retention floor are asked for."""
+    """Raised when events below the retention floor of a session or feed are asked for."""
 
     code = "cursor_expired"
     status = 410
 
-    def __init__(self, retained_after: int) -> None:
+    def __init__(self, retained_after: int | str) -> None:
         super().__init__(
             f"Events up to {retained_after} are gone by retention. Read from --after {retained_after}.",
             {"retained_after": retained_after},

@@ -33,6 +33,9 @@ from perdure.store.leases import Leases
 LOG_BYTES: Final = 8 * 1024 * 1024
 """How much of a run's log a store keeps: its first bytes."""
 
+FEED_END: Final = "now"
+"""The cursor of a feed for what will be committed from now on."""
+
 
 class Committed(msgspec.Struct, frozen=True):
     """What one command changed, told to listeners after the flush. `head` must not be changed by listeners.
@@ -111,6 +114,14 @@ class Environment(msgspec.Struct, frozen=True):
     id: str
     current_deployment: str | None
     created_at: int
+
+
+class FeedPage(msgspec.Struct, frozen=True):
+    """Events of an environment in the order of their commits; `has_more` tells that more could be read at once."""
+
+    events: list[LoggedEvent]
+    cursor: str
+    has_more: bool
 
 
 class ApiKey(msgspec.Struct, frozen=True):
@@ -247,6 +258,18 @@ class Store(ABC):
     @abstractmethod
     async def run(self, session_id: str, run_id: str) -> Run | None:
         """Return one run."""
+
+    # --- all sessions of an environment
+
+    @abstractmethod
+    async def feed(self, environment: str, after: str, limit: int) -> FeedPage:
+        """Return events of all sessions in the order of their commits, after a cursor that a page has given.
+
+        No text stands for the oldest that is kept, `FEED_END` for the present end. Events that one commit wrote to one
+        session stand together and in order; what was committed after something that it could know of comes after it.
+        Nothing is ever put in behind a cursor, whatever commits late. Raises `InvalidCursor` and, below the retention
+        floor, `CursorExpired` with a cursor to go on from.
+        """
 
     # --- environments and deployments
 

@@ -33,6 +33,7 @@ class Batch(batch.Batch[Rows]):
         super().__init__(_NOBODY, Rows(), clock or self._database_now)
         self._hints = hints
         self._now = 0
+        self._mark = 0
 
     def _database_now(self) -> int:
         return self._now
@@ -63,7 +64,7 @@ class Batch(batch.Batch[Rows]):
 
         Returns whether anything was written.
         """
-        before = self.statements()
+        before = self._gathered()
         reads = self._reads(wanted)
         found = await trip(connection, [*before, *(statement for statement, _ in reads)])
         for (_, take), rows in zip(reads, found[len(before) :], strict=True):
@@ -71,8 +72,11 @@ class Batch(batch.Batch[Rows]):
         return bool(before)
 
     def statements(self) -> list[Statement]:
-        """Return what writes the rows gathered so far."""
-        return self.rows.statements(lambda sid: self.entries[sid].live)
+        """Return what writes the rows that are left, and then all that was written into the feed."""
+        return self._gathered() + self.rows.commits(self._mark)
+
+    def _gathered(self) -> list[Statement]:
+        return self.rows.statements(lambda sid: self.entries[sid].live, self._mark)
 
     def _likely(self, request: Request) -> list[Thing]:
         """Return what the rule will probably ask for: a turn's end starts the next one that waits."""
@@ -102,8 +106,10 @@ class Batch(batch.Batch[Rows]):
         return ((sql("lock_heads"), [array("uuid", known)]), self._take_heads) if known else None
 
     def _take_heads(self, rows: list[Row]) -> None:
-        for session_id, body, live in rows:
+        for session_id, body, live, mark in rows:
             head = unpack_head(body)
+            # All that this commit has seen comes before it.
+            self._mark = max(self._mark, mark + 1)
             self.entries[session_id] = Entry(session_id, head, self._columns(head), live)
 
     def _receipts(self, scopes: list[bytes]) -> tuple[Statement, _Take] | None:

@@ -24,6 +24,7 @@ _TURN: Final[tuple[Kind, ...]] = (*_NEW_TURN, "int4", "int8", "int8", "int8", "t
 _STARTED: Final[tuple[Kind, ...]] = ("uuid", "int4", "int4", "int8")
 _ENDED: Final[tuple[Kind, ...]] = ("uuid", "int4", "text", "int8", "int8", "text")
 _RECEIPT: Final[tuple[Kind, ...]] = ("bytea", "bytea", "bytea")
+_RANGE: Final[tuple[Kind, ...]] = ("uuid", "int8", "int8")
 _LIVE: Final[tuple[Kind, ...]] = ("uuid", "text", "int4", "int8", "bytea")
 
 
@@ -35,6 +36,8 @@ class Rows:
 
     def __init__(self) -> None:
         self.size = 0
+        self._ranges: dict[str, dict[str, list[int]]] = {}
+        self._at = 0
         self.clear()
 
     def clear(self) -> None:
@@ -58,11 +61,20 @@ class Rows:
             row = (sid, event.seq, event.type, event.at, event.turn, event.run, event.op, event.data)
             self.events.append(row)
             self.size += len(event.data)
+        if made.events:
+            self._note(sid, made)
         for change in made.changes:
             if (take := _TAKE.get(type(change))) is not None:
                 take(self, sid, change)
         self.heads[sid] = made.head
         self._add_columns(sid, made.head, before, after)
+
+    def _note(self, sid: str, made: Decision) -> None:
+        """Note what the feed will tell of."""
+        first, last = made.events[0].seq, made.events[-1].seq
+        known = self._ranges.setdefault(made.head.environment, {}).setdefault(sid, [first, last])
+        known[1] = last
+        self._at = made.events[-1].at
 
     def _add_columns(self, sid: str, head: SessionHead, before: Columns | None, after: Columns) -> None:
         if before is None:
@@ -89,8 +101,20 @@ class Rows:
         self.cleared.add(sid)
         self.live[sid] = False
 
-    def statements(self, has_live: Callable[[str], bool]) -> list[Statement]:
+    def commits(self, mark: int) -> list[Statement]:
+        """Return what puts all that was ever gathered here into the feed, and is to be written last."""
+        return [
+            (
+                sql("insert_commit"),
+                (environment, mark, self._at, *arrays(_RANGE, [(sid, *ends) for sid, ends in ranges.items()])),
+            )
+            for environment, ranges in self._ranges.items()
+        ]
+
+    def statements(self, has_live: Callable[[str], bool], mark: int) -> list[Statement]:
         """Return what writes all rows, and forget them. `has_live` tells which sessions have live slots now.
+
+        `mark` is the least that this commit may have in the feed.
 
         Keys that others may be about to take come in one order everywhere, so that nobody waits in a circle. Raises
         ValueError and others for a value that its column cannot hold.
@@ -99,7 +123,7 @@ class Rows:
         made = [
             _table("insert_sessions", _SESSION, sorted(self.sessions.values(), key=_by_key)),
             _table("update_sessions", _COLUMNS, self.columns.values()),
-            _table("put_heads", _HEAD, heads),
+            (sql("put_heads"), [*arrays(_HEAD, heads), mark]) if heads else None,
             _table("insert_events", _EVENT, self.events),
             _table("insert_turns", _TURN, self.turns.values()),
             _table("start_turns", _STARTED, self.started.values()),

@@ -49,7 +49,8 @@ CREATE TABLE perdure.heads (
     session uuid PRIMARY KEY,
     live boolean NOT NULL,
     body bytea NOT NULL,
-    seq bigint NOT NULL DEFAULT 0
+    seq bigint NOT NULL DEFAULT 0,
+    mark bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 CREATE TABLE perdure.events (
@@ -147,10 +148,32 @@ CREATE TABLE perdure.live (
 -- Scope and request are digests; the receipt is what the first caller got.
 CREATE TABLE perdure.idempotency (scope bytea PRIMARY KEY, request bytea NOT NULL, receipt bytea NOT NULL);
 
+-- The feed of an environment: one row for each transaction, which events of which sessions it has written. `mark` orders
+-- commits: it is never below the transaction's own number times 2^16, and above the marks of all commits that this one
+-- has seen the heads of. So what is below the oldest transaction that is still open is complete, and what comes after
+-- something has a higher mark, though its transaction may have begun earlier.
+CREATE TABLE perdure.commits (
+    environment text COLLATE "C" NOT NULL,
+    mark bigint NOT NULL,
+    xid bigint NOT NULL,
+    at bigint NOT NULL,
+    sessions uuid[] NOT NULL,
+    firsts bigint[] NOT NULL,
+    lasts bigint[] NOT NULL,
+    PRIMARY KEY (environment, mark, xid)
+);
+
+-- A cursor is good for the feed that it was given by, and for no other.
+CREATE TABLE perdure.feed (id text NOT NULL);
+INSERT INTO perdure.feed SELECT left(md5(gen_random_uuid()::text), 8);
+
+-- Up to `floor_…` the feed is gone by retention.
 CREATE TABLE perdure.environments (
     id text COLLATE "C" PRIMARY KEY,
     current_deployment uuid,
-    created_at bigint NOT NULL
+    created_at bigint NOT NULL,
+    floor_mark bigint NOT NULL DEFAULT 0,
+    floor_xid bigint NOT NULL DEFAULT 0
 );
 
 CREATE TABLE perdure.deployments (

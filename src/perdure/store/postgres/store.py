@@ -17,12 +17,13 @@ from perdure.store.port import (
     Deployment,
     Environment,
     EventPage,
+    FeedPage,
     Listener,
     SessionFilter,
     Snapshot,
     Store,
 )
-from perdure.store.postgres import address, deployments, keys, logs, reads, schema
+from perdure.store.postgres import address, deployments, feed, keys, logs, reads, schema
 from perdure.store.postgres.database import Connection, Database
 from perdure.store.postgres.hints import Changed, Hints
 from perdure.store.postgres.leases import Leases
@@ -181,6 +182,9 @@ class PostgresStore(Store):
 
     async def run(self, session_id: str, run_id: str) -> Run | None:
         return await self._read(reads.run, session_id, run_id)
+
+    async def feed(self, environment: str, after: str, limit: int) -> FeedPage:
+        return await self._read(feed.feed, environment, after, limit)
 
     # --- environments and deployments
 

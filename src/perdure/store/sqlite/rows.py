@@ -11,6 +11,7 @@ from perdure.rules.decision import Decision
 from perdure.store.codec import pack_head
 from perdure.store.sqlite.codec import SHIFT, STATUS_NUMBERS, TYPE_NUMBERS, pack_id, position
 from perdure.store.sqlite.database import Database, Row
+from perdure.store.sqlite.feed import pack_ranges
 from perdure.store.sqlite.statements import sql
 
 _RUNNING: Final = STATUS_NUMBERS["running"]
@@ -20,6 +21,7 @@ _INSERT_SESSION: Final = sql("insert_session")
 _UPDATE_SESSION: Final = sql("update_session")
 _PUT_HEAD: Final = sql("put_head")
 _INSERT_EVENT: Final = sql("insert_event")
+_PUT_COMMIT: Final = sql("put_commit")
 _INSERT_TURN: Final = sql("insert_turn")
 _START_TURN: Final = sql("start_turn")
 _END_TURN: Final = sql("end_turn")
@@ -49,6 +51,8 @@ class Rows:
         self.ended: list[Row] = []
         self.receipts: list[Row] = []
         self.others: list[tuple[str, Row]] = []
+        self.ranges: dict[str, dict[int, list[int]]] = {}
+        self.at = 0
 
     def add(self, sid: int, made: Decision, before: Row | None, after: Row) -> None:
         """Take over what a decision writes; `before` and `after` are the session's indexed columns."""
@@ -58,6 +62,8 @@ class Rows:
             kind = TYPE_NUMBERS.get(event.type, event.type)
             self.events.append((base | event.seq, kind, event.at, event.turn, event.run, event.op, event.data))
             self.size += len(event.data)
+        if made.events:
+            self._note(sid, made)
         for change in made.changes:
             if (take := _TAKE.get(type(change))) is not None:
                 take(self, sid, change)
@@ -66,6 +72,13 @@ class Rows:
             self.sessions.append((sid, pack_id(head.id), head.environment, head.agent, head.key, *after))
         elif before != after:
             self.columns[sid] = (sid, *after)
+
+    def _note(self, sid: int, made: Decision) -> None:
+        """Note what the feed will tell of."""
+        first, last = made.events[0].seq, made.events[-1].seq
+        known = self.ranges.setdefault(made.head.environment, {}).setdefault(sid, [first, last])
+        known[1] = last
+        self.at = made.events[-1].at
 
     def remember(self, scope: bytes, asked: bytes, receipt: bytes) -> None:
         """Take over a receipt."""
@@ -86,6 +99,9 @@ class Rows:
             self._write_heads(database)
         if self.events:
             database.executemany(_INSERT_EVENT, self.events)
+            for environment, ranges in self.ranges.items():
+                packed = pack_ranges((sid, first, last) for sid, (first, last) in ranges.items())
+                database.execute(_PUT_COMMIT, (environment, self.at, packed))
         if self.turns:
             database.executemany(_INSERT_TURN, self.turns.values())
         if self.started:

@@ -17,12 +17,13 @@ from perdure.store.port import (
     Deployment,
     Environment,
     EventPage,
+    FeedPage,
     Listener,
     SessionFilter,
     Snapshot,
     Store,
 )
-from perdure.store.sqlite import deployments, keys, logs, lookups, reads, schema
+from perdure.store.sqlite import deployments, feed, keys, logs, lookups, reads, schema
 from perdure.store.sqlite.database import Database, open_writer
 from perdure.store.sqlite.failures import translate
 from perdure.store.sqlite.folder import DataFolder
@@ -164,6 +165,9 @@ class SqliteStore(Store):
 
     async def run(self, session_id: str, run_id: str) -> Run | None:
         return await self._read.read(reads.run, session_id, run_id)
+
+    async def feed(self, environment: str, after: str, limit: int) -> FeedPage:
+        return await self._read.read(feed.feed, environment, after, limit)
 
     # --- environments and deployments
 

@@ -1,6 +1,6 @@
 -- name: lock_heads
 -- Heads, locked in one order everywhere, so that nobody waits in a circle.
-SELECT session, body, live FROM perdure.heads WHERE session = ANY($1::uuid[]) ORDER BY session FOR UPDATE;
+SELECT session, body, live, mark FROM perdure.heads WHERE session = ANY($1::uuid[]) ORDER BY session FOR UPDATE;
 
 -- name: heads
 -- Some heads.
@@ -69,10 +69,12 @@ FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::boolean[], $5::text[], $6:
 WHERE s.id = v.id;
 
 -- name: put_heads
--- Heads' newest bodies.
-INSERT INTO perdure.heads (session, live, body, seq)
-SELECT * FROM unnest($1::uuid[], $2::boolean[], $3::bytea[], $4::bigint[])
-ON CONFLICT (session) DO UPDATE SET live = excluded.live, body = excluded.body, seq = excluded.seq;
+-- Heads' newest bodies, with this transaction's mark, which is $5 at least.
+INSERT INTO perdure.heads (session, live, body, seq, mark)
+SELECT *, greatest(pg_current_xact_id()::text::bigint << 16, $5::bigint)
+FROM unnest($1::uuid[], $2::boolean[], $3::bytea[], $4::bigint[])
+ON CONFLICT (session) DO UPDATE
+SET live = excluded.live, body = excluded.body, seq = excluded.seq, mark = excluded.mark;
 
 -- name: clear_live
 -- Remove sessions' live slots.
