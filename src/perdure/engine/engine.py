@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from perdure.engine.clock import SharedClock
 from perdure.engine.deployments import Deployments, agent_of
 from perdure.engine.driver import SessionDriver
 from perdure.engine.logbook import Logbook
-from perdure.engine.lookout import Lookout
+from perdure.engine.lookout import SELDOM, Lookout
 from perdure.engine.membership import Member
 from perdure.engine.ownership import Onlooker, Ownership, SoleOwner
 from perdure.engine.specs import RunDriver, spec_of
@@ -39,6 +40,7 @@ log = logging.getLogger("perdure.engine")
 
 _PAGE: Final = 500
 _SWEEP: Final = 1.0
+_UNHINTED: Final = 1.0
 _SECOND_LOOK: Final = 5 * instants.SECOND
 
 
@@ -78,7 +80,7 @@ class Engine:
         self.hub: Final = Hub()
         self.waits: Final = TurnWaits()
         self.draining = False
-        self.timers: Final = Timers(store.due, self._tick, self.clock)
+        self.timers: Final = Timers(store.due, self._tick, self.clock, self._fresh)
         self._lookout: Final = Lookout(store, self._known, self._missed, self.hub.doubt_live)
         self._logbook: Final = Logbook(store, self.log_path, self._present_runs)
         self._inline: Final = InlineHost(deployments.handlers)
@@ -212,6 +214,12 @@ class Engine:
             self._spawn(driver.detach())
 
     # --- what was missed
+
+    def _fresh(self) -> float:
+        """For how many seconds a list of sessions that time will wake is good enough."""
+        if not self.owner.shares:
+            return inf
+        return SELDOM if self.store.hints_heard else _UNHINTED
 
     def _known(self) -> dict[str, int]:
         """Return the sessions that somebody here waits for news of, with the number of the newest event heard of."""

@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Final
 
 from perdure.records import instants
@@ -31,13 +32,20 @@ class Timers:
         due: Callable[[int, int], Awaitable[list[tuple[str, int]]]],
         fire: Callable[[str], Awaitable[None]],
         clock: Callable[[], int] = instants.now,
+        fresh: Callable[[], float] = lambda: inf,
     ) -> None:
+        """Take how the store is asked, what to call and the clock.
+
+        `fresh` tells for how many seconds what was read stays true where others commit too, whose news may be lost.
+        """
         self._due = due
         self._fire = fire
         self._clock = clock
         self._heap: list[tuple[int, str]] = []
         self._known: dict[str, int] = {}
         self._loaded_until = 0
+        self._loaded_at = -inf
+        self._fresh = fresh
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -69,10 +77,13 @@ class Timers:
     async def _run(self) -> None:
         while True:
             now = self._clock()
-            if now + HORIZON // 2 >= self._loaded_until:
+            if now + HORIZON // 2 >= self._loaded_until or self._age() >= self._fresh():
                 await self._load_surely(now)
             await self._fire_due()
             await self._wait()
+
+    def _age(self) -> float:
+        return asyncio.get_running_loop().time() - self._loaded_at
 
     async def _load_surely(self, now: int) -> None:
         try:
@@ -84,7 +95,7 @@ class Timers:
 
     async def _load(self, now: int) -> None:
         until = now + HORIZON
-        self._loaded_until = until
+        self._loaded_until, self._loaded_at = until, asyncio.get_running_loop().time()
         page = await self._due(until, PAGE)
         for session_id, wake_at in page:
             self.note(session_id, wake_at)
@@ -112,7 +123,8 @@ class Timers:
         self._changed.clear()
         first = self._heap[0][0] if self._heap else self._loaded_until - HORIZON // 2
         # Never longer than a few seconds, since the machine's clock may be set while we wait.
-        seconds = min(max(first - self._clock(), 0) / SECOND, _LONGEST_SLEEP)
+        stale = max(self._fresh() - self._age(), 0)
+        seconds = min(max(first - self._clock(), 0) / SECOND, _LONGEST_SLEEP, stale)
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
