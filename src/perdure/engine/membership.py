@@ -121,15 +121,18 @@ class Member(Ownership):
 
     async def _keep(self) -> str:
         """Renew the lease for as long as that succeeds; returns why it does not any more."""
+        too_late = f"it could not be renewed within {self._lease:g} s"
         pause = self._lease / _RENEWALS
         while True:
             await asyncio.sleep(pause)
             left = self._until - asyncio.get_running_loop().time()
+            if left <= 0:
+                return too_late
             try:
                 async with asyncio.timeout(left):
                     renewed = await self._renew()
             except TimeoutError:
-                return f"it could not be renewed within {self._lease:g} s"
+                return too_late
             except PerdureError as error:
                 log.warning("the lease of worker %s could not be renewed, trying again: %s", self.worker_id, error)
                 pause = self._lease / _RETRIES
