@@ -65,13 +65,11 @@ class Dev:
 
     def launch(self, **environment: str) -> None:
         assert self.process is None
-        command = [sys.executable, "-m", "perdure.cli.main", "dev", str(self.project)]
-        options = ["--port", str(self.port), "--data", str(self.data), "--json", *self.options]
         self._news = queue.Queue()
         self.errors = self.data.with_name(f"{self.data.name}.stderr")
         with self.errors.open("a") as errors:
             self.process = subprocess.Popen(
-                [*command, *options],
+                [sys.executable, "-m", "perdure.cli.main", *self.command(), "--json", *self.options],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
@@ -79,6 +77,10 @@ class Dev:
                 env={**_environment(), **environment},
             )
         threading.Thread(target=self._listen, args=(self.process, self._news), daemon=True).start()
+
+    def command(self) -> list[str]:
+        """Return the command, without what all have in common."""
+        return ["dev", str(self.project), "--port", str(self.port), "--data", str(self.data)]
 
     def _listen(self, process: subprocess.Popen[str], news: queue.Queue[dict[str, Any] | None]) -> None:
         assert process.stdout is not None

@@ -409,3 +409,11 @@ async def live(turn: perdure.Turn, state: Any, argument: str) -> Any:
     await opened(argument)
     await turn.output.live("thinking about it")
     await turn.output.write("went on")
+
+
+@command
+async def ticks(turn: perdure.Turn, state: Any, argument: str) -> Any:
+    """Write the time into a live slot, again and again, until the gate is open."""
+    while not Path(argument).exists():
+        await turn.output.live(str(time.time()))
+        await asyncio.sleep(0.05)
