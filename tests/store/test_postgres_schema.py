@@ -116,8 +116,8 @@ def test_every_statement_says_what_it_is_for_and_is_used() -> None:
 def test_an_address_keeps_ours_from_the_server() -> None:
     found = address.parse("postgresql://ada:secret@db1,db2/x?target_session_attrs=read-write&perdure_connections=9")
     assert found.conninfo == "postgresql://ada:secret@db1,db2/x?target_session_attrs=read-write"
-    assert (found.connections, found.settings["prepare_threshold"]) == (9, None)
-    assert address.parse("postgresql://h/x?perdure_prepare=on").settings["prepare_threshold"] is not None
+    assert (found.connections, found.prepare) == (9, False)
+    assert address.parse("postgresql://h/x?perdure_prepare=on").prepare
     assert address.safe("postgresql://ada:secret@db1/x?password=y") == "postgresql://db1/x"
 
 

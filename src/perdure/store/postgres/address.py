@@ -19,7 +19,6 @@ from perdure.errors import BadRequest
 from perdure.records.durations import parse_duration
 
 SCHEMES: Final = ("postgresql", "postgres")
-_PREPARE_AFTER: Final = 2
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -29,6 +28,7 @@ class Address(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
     connections: int = 6
     patience: float = 10.0
+    prepare: bool = False
     hints: bool = True
 
 
@@ -41,18 +41,20 @@ def parse(url: str) -> Address:
     known = {name for name, _ in theirs}
     conninfo = f"{head}?{urlencode(theirs, quote_via=quote)}" if theirs else head
     prepare, hints = _switch(ours, "prepare", "off"), _switch(ours, "hints", "on")
-    settings: dict[str, Any] = {"prepare_threshold": _PREPARE_AFTER if prepare else None}
+    # We prepare statements ourselves, if at all.
+    settings: dict[str, Any] = {"prepare_threshold": None}
     # A server that has vanished without a word is noticed within seconds, not within the two hours of TCP's own.
     settings |= {name: value for name, value in _KEEPALIVES.items() if name not in known}
     connections = int(ours.pop("connections", "6"))
     patience = parse_duration(ours.pop("patience", "10s")) / 1e6
     if ours:
         raise BadRequest(f"A store's address has no option perdure_{min(ours)}; see the documentation of stores.")
-    return Address(conninfo, settings, max(connections, 3), patience, hints)
+    return Address(conninfo, settings, max(connections, 3), patience, prepare, hints)
 
 
 _KEEPALIVES: Final = {
     "application_name": "perdure",
+    "client_encoding": "UTF8",
     "connect_timeout": "5",
     "keepalives_idle": "5",
     "keepalives_interval": "2",

@@ -7,32 +7,34 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
 from psycopg.pq import TransactionStatus
 
 from perdure.errors import PerdureError
+from perdure.store.postgres import trips
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.arrays import register
 from perdure.store.postgres.failures import Unsettled, is_passing, leads_nowhere, sqlstate, translate
 from perdure.store.postgres.pool import Pool
 from perdure.store.postgres.statements import sql
-from perdure.store.postgres.trips import Row as Row, Statement as Statement, Trips, Values as Values
 from perdure.telemetry import notes
 
+Row: TypeAlias = trips.Row
+Statement: TypeAlias = trips.Statement
 T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-_NO_VALUES: Final[Values] = ()
+_NO_VALUES: Final[trips.Values] = ()
 
 
 class Connection(AsyncConnection[Row]):
     """A connection of psycopg's, and the quick way to make round trips on it."""
 
-    trips: Trips
+    trips: trips.Trips
 
 
 class Database:
@@ -49,7 +51,7 @@ class Database:
             address.conninfo, autocommit=True, cursor_factory=AsyncRawCursor, **address.settings
         )
         register(connection)
-        connection.trips = Trips(connection, address.prepare, address.patience)
+        connection.trips = trips.Trips(connection, address.prepare, address.patience)
         return connection
 
     async def close(self) -> None:
