@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 from perdure.hosts.protocol import Answered, Begin, Deliver, Directive, Guest, Stop
-from perdure.records.sessions import SessionHead
+from perdure.records.sessions import Ask, SessionHead
 from perdure.rules import commands as c
 from perdure.store.port import Committed, Store
+
+_PAGE: Final = 500
 
 
 def pass_on(guest: Guest, before: SessionHead, news: Committed) -> None:
@@ -75,10 +77,19 @@ async def _all(store: Store, head: SessionHead) -> AsyncIterator[Directive]:
     turn = await store.turn(head.id, active.id)
     assert turn is not None
     yield Begin(active.number, active.id, turn.input_json, turn.created_at)
-    for ask in await store.asks(head.id, None, active.id, 1000):
-        if ask.turn == active.number and ask.status != "pending":
+    async for ask in _answered(store, head.id):
+        if ask.turn == active.number:
             yield Answered(ask.turn, ask.id, ask.answer_json, ask.responder)
     for message_id in active.messages:
         message = await store.message(head.id, message_id)
         if message is not None:
             yield Deliver(message.turn, message.id, message.content_json)
+
+
+async def _answered(store: Store, session_id: str) -> AsyncIterator[Ask]:
+    """Read all, since ids are made by the clocks of several machines and tell little of the order of things."""
+    after = ""
+    while page := await store.asks(session_id, "responded", after, _PAGE):
+        for ask in page:
+            yield ask
+        after = page[-1].id

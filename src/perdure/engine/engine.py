@@ -190,7 +190,9 @@ class Engine:
         """Drive sessions that were claimed for this engine."""
         for session_id in session_ids:
             head = await self.store.head(session_id)
-            if head is None or session_id in self._drivers or not self.owner.works:
+            if head is None or not needs_owner(head) or not await self.owner.may_drive(head):
+                continue
+            if session_id in self._drivers or not self.owner.works:
                 continue
             self.timers.note(session_id, wake_at(head))
             self._drive(head).poke()

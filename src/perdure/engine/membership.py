@@ -206,6 +206,13 @@ class Member(Ownership):
     def _has_home_here(self, head: SessionHead) -> bool:
         return head.computer is None or head.computer.home in (None, self._machine)
 
+    async def may_drive(self, head: SessionHead, /) -> bool:
+        if head.run is None or head.worker == self.worker_id:
+            return True
+        # Another may have begun a run between the claim and the reading of the head, without a claim of its own.
+        self._alive = frozenset([each.worker for each in await self._leases.alive()])
+        return head.worker not in self._alive
+
     def keeps(self, head: SessionHead, /) -> bool:
         return head.worker == self.worker_id
 

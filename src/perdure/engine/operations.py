@@ -13,12 +13,14 @@ from perdure.crashpoints import areach
 from perdure.deploy.build import build
 from perdure.engine.deployments import agent_of
 from perdure.engine.engine import Engine
+from perdure.engine.feeds import follow_feed
 from perdure.engine.service import ComputerView, LogChunk, Scope, Service, SessionView, WatchItem
 from perdure.engine.watches import Follower
 from perdure.errors import (
     AskNotFound,
     BadRequest,
     DeploymentNotFound,
+    EnvironmentNotFound,
     PerdureError,
     RunNotFound,
     SessionKeyConflict,
@@ -33,7 +35,7 @@ from perdure.records.ids import check_id, check_key, new_id
 from perdure.records.sessions import ENDED, Ask, ComputerState, Run, SessionHead, Turn
 from perdure.rules import commands as c
 from perdure.rules.decision import receipt
-from perdure.store.port import Deployment, EventPage, SessionFilter
+from perdure.store.port import Deployment, EventPage, FeedPage, SessionFilter
 
 _REASON_BYTES: Final = 4096
 
@@ -356,6 +358,18 @@ class EngineService(Service):
         follower = Follower(self._store, self._engine.hub, self._view_later, session_id, after)
         async for item in follower.follow():
             yield item
+
+    async def feed(self, scope: Scope, *, after: str = "", limit: int = 100) -> FeedPage:
+        return await self._store.feed(await self._environment(scope), after, limit)
+
+    async def follow(self, scope: Scope, after: str = "") -> AsyncIterator[FeedPage]:
+        async for page in follow_feed(self._store, await self._environment(scope), after):
+            yield page
+
+    async def _environment(self, scope: Scope) -> str:
+        if await self._store.environment(scope.id) is None:
+            raise EnvironmentNotFound(scope.id, "Deploy there first: perdure deploy DIR --project P --env E.")
+        return scope.id
 
     async def runs(self, scope: Scope, session_id: str, *, after: int = 0, limit: int = 50) -> list[Run]:
         await self._head(scope, session_id)

@@ -40,6 +40,10 @@ class Ownership(ABC):
     def wants(self, news: Committed, /) -> bool:
         """Whether a session that needs an owner, and has no driver here, is to be driven here."""
 
+    async def may_drive(self, _: SessionHead, /) -> bool:
+        """Whether a session that was claimed is still without an owner that is alive."""
+        return True
+
     @abstractmethod
     def keeps(self, head: SessionHead, /) -> bool:
         """Whether a session whose fence has moved is still driven here."""

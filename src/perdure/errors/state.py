@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from perdure.errors.base import PerdureError
 
 
@@ -195,3 +197,6 @@ class MessageRejected(PerdureError):
 
     code = "message_rejected"
     status = 409
+
+    def __init__(self, message: str = "The message was rejected.", details: dict[str, Any] | None = None) -> None:
+        super().__init__(message, details)
