@@ -39,9 +39,8 @@ def main() -> int:
         given.report.write_text(report)
     for problem in outcome.problems:
         print(problem)
-    print(
-        f"{len(outcome.problems)} promises broken in {outcome.lasted:.0f} s" + _where(outcome.problems, outcome.folder)
-    )
+    where = f"; what nodes said is in {outcome.folder}" if outcome.problems else ""
+    print(f"{len(outcome.problems)} promises broken in {outcome.lasted:.0f} s{where}")
     return 1 if outcome.problems else 0
 
 
