@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -16,6 +20,7 @@ from many_parts import Parts, PostgresServer, database_server, parts_on
 from perdure.api.events import Event, LiveData
 from perdure.api.sessions import Receipt
 from perdure.client.aio import AsyncClient, AsyncSessionHandle
+from perdure.errors import AuthenticationRequired
 
 SESSIONS = 24
 TAKEN_OVER_SECONDS = 20.0
@@ -228,3 +233,114 @@ async def live_delays(session: AsyncSessionHandle, count: int) -> AsyncIterator[
                 count -= 1
                 if not count:
                     return
+
+
+async def test_the_feed_is_the_same_on_every_server_and_goes_on_over_a_restart(parts: Parts) -> None:
+    one, two = parts.server(), parts.server()
+    parts.worker()
+    async with one.client() as here, two.client() as there:
+        await here.deploy(PROJECT)
+        following = [asyncio.create_task(followed(client, SESSIONS)) for client in (here, there)]
+        made = [await created(client, "inline", "many 5") for client in (here, there) for _ in range(SESSIONS // 2)]
+        one.terminate()
+        for session, receipt in made:
+            await ended(there.session(session.id), receipt)
+        assert await asyncio.to_thread(one.ended) == 0
+        await asyncio.to_thread(one.start)
+        for session, _ in made:
+            await there.session(session.id).close()
+        first, second = await asyncio.gather(*following)
+        assert first == second
+        assert sorted((event.session_id, event.seq) for event in first) == [
+            (event.session_id, event.seq)
+            for session, _ in sorted(made, key=lambda each: each[0].id)
+            for event in await log_of(there.session(session.id))
+        ]
+        listed: list[Event] = []
+        after: str | None = None
+        while True:
+            page = await here.events(after=after, limit=7)
+            listed, after = listed + page.events, page.cursor
+            if not page.has_more:
+                break
+        assert listed == first
+
+
+async def followed(client: AsyncClient, sessions: int) -> list[Event]:
+    """Follow the feed until so many sessions have ended, with all that ran of them, and return its events."""
+    events: list[Event] = []
+    async with asyncio.timeout(60), aclosing(client.follow_events()) as pages:
+        async for page in pages:
+            events += page.events
+            kinds = Counter(event.type for event in events)
+            over = kinds["session.process_started"] == kinds["session.process_stopped"]
+            if over and kinds["session.closed"] == sessions:
+                break
+    return events
+
+
+async def test_keys_let_in_and_are_felt_by_every_server_within_a_second(parts: Parts, tmp_path: Path) -> None:
+    assert "(authentication_required)" in await asyncio.to_thread(refused, parts, "--host", "0.0.0.0")
+    made = json.loads(cli("api-key", "create", "ci", "--store", parts.store, "--json"))
+    one, two = parts.server("--host", "0.0.0.0"), parts.server("--host", "0.0.0.0")
+    for server in (one, two):
+        async with AsyncClient(server.url, made["api_key"]) as client:
+            assert (await client.server()).mode == "server"
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(AuthenticationRequired):
+                await client.server()
+    other = json.loads(cli("api-key", "create", "laptop", "--store", parts.store, "--json"))
+    listed = cli("api-key", "list", "--store", parts.store)
+    assert [line.split("\t")[1] for line in listed.splitlines()] == ["ci", "laptop"]
+    assert made["api_key"] not in listed
+    for server in (one, two):
+        await let_in(server.url, other["api_key"])
+    cli("api-key", "revoke", made["id"], "--store", parts.store)
+    revoked = time.monotonic()
+    for server in (one, two):
+        await shut_out(server.url, made["api_key"])
+    assert time.monotonic() - revoked < 3
+    await let_in(one.url, other["api_key"])
+
+
+def refused(parts: Parts, *options: str) -> str:
+    """Return what a server says that does not start."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "perdure.cli.main", "serve", "--store", parts.store, "--port", "0", *options],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        cwd=parts.folder,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    return ended.stderr
+
+
+def cli(*arguments: str) -> str:
+    """Run a command and return what it prints."""
+    command = [sys.executable, "-m", "perdure.cli.main", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+async def let_in(url: str, key: str) -> None:
+    """Wait until a server lets a key in."""
+    async with asyncio.timeout(5), AsyncClient(url, key) as client:
+        while True:
+            try:
+                await client.server()
+            except AuthenticationRequired:
+                continue
+            return
+
+
+async def shut_out(url: str, key: str) -> None:
+    """Wait until a server lets a key in no more."""
+    async with asyncio.timeout(5), AsyncClient(url, key) as client:
+        try:
+            while True:
+                await client.server()
+        except AuthenticationRequired:
+            return

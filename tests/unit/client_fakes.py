@@ -175,6 +175,14 @@ def durable(seq: int, kind: str = "turn.output", **changes: Any) -> bytes:
     return sse(kind, event(seq, kind, **changes), seq)
 
 
+def feed_page(cursor: str, *events: dict[str, Any], has_more: bool = False) -> dict[str, Any]:
+    return {"events": list(events), "cursor": cursor, "has_more": has_more}
+
+
+def sse_page(cursor: str, *events: dict[str, Any]) -> bytes:
+    return f"id: {cursor}\n".encode() + sse("page", feed_page(cursor, *events))
+
+
 def snapshot(cursor: int, **changes: Any) -> bytes:
     data = {"cursor": cursor, "session": session(), "turns": [turn()], "live": {}, "has_earlier": False, **changes}
     return sse("snapshot", data)

@@ -133,6 +133,7 @@ COMMANDS: list[tuple[str, str, str, Any]] = [
         f"/v1/sessions/{SESSION}/asks/{ASK}/answer",
         fake.ask(status="responded", answer=3),
     ),
+    ("events", "GET", "/v1/events", fake.feed_page("c2", fake.event(1), fake.event(2))),
     ("agent list", "GET", "/v1/agents", {"agents": [fake.agent()]}),
     ("agent get assistant", "GET", "/v1/agents/assistant", fake.agent()),
     ("deployment list", "GET", "/v1/deployments", {"deployments": [fake.deployment()]}),
@@ -171,7 +172,7 @@ def test_an_error_is_one_line_on_stderr(cli: Cli, command: str, method: str, pat
         assert told == "error: What happened. (session_not_open)\n"
 
 
-ROWS = [row for row in COMMANDS if " list" in row[0] or " events" in row[0]]
+ROWS = [row for row in COMMANDS if " list" in row[0] or "events" in row[0]]
 
 
 @pytest.mark.parametrize(("command", "method", "path", "document"), ROWS, ids=[row[0] for row in ROWS])
@@ -559,6 +560,18 @@ def test_dev_gets_what_was_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
         ((Path(),), {"host": "127.0.0.1", "port": 7373, "data": None, "reload": True, "json": False}),
         ((Path("shop"),), {"host": "::1", "port": 0, "data": Path("/tmp/data"), "reload": False, "json": True}),
     ]
+
+
+def test_the_feed_is_followed_line_by_line(cli: Cli) -> None:
+    pages = (fake.sse_page("c0"), fake.sse_page("c1", fake.event(4)), fake.sse_page("c2", fake.event(1), fake.event(2)))
+    printed = cli("events", "--follow", "--after", "now", "--limit", "2", answers=stream(*pages))
+    rows = [line.split("\t") for line in printed.splitlines()]
+    assert [row[:2] for row in rows] == [[SESSION, "4"], [SESSION, "1"]]
+    assert cli.request.url.params["after"] == "now"
+    printed = cli("events", "--follow", "--limit", "3", "--jsonl", answers=stream(*pages))
+    assert [json.loads(line)["seq"] for line in printed.splitlines()] == [4, 1, 2]
+    assert "use --jsonl" in cli("events", "--follow", "--json", code=1)
+    assert "at least 1" in cli("events", "--follow", "--limit", "0", code=1)
 
 
 def test_api_keys_are_made_listed_and_revoked(cli: Cli) -> None:

@@ -50,6 +50,8 @@ READS: list[tuple[Callable[[Any], Any], str, Any]] = [
     (lambda c: c.agents.list(), "/v1/agents", {"agents": [fake.agent()]}),
     (lambda c: c.agents.get("assistant"), "/v1/agents/assistant", fake.agent()),
     (lambda c: c.agents["assistant"].get(), "/v1/agents/assistant", fake.agent()),
+    (lambda c: c.events(), "/v1/events", fake.feed_page("c1", fake.event(1))),
+    (lambda c: c.events(after="c1", limit=9), "/v1/events?after=c1&limit=9", fake.feed_page("c2")),
     (lambda c: c.deployments.list(limit=2), "/v1/deployments?limit=2", {"deployments": [fake.deployment()]}),
     (lambda c: c.deployments.get(DEPLOYMENT), f"/v1/deployments/{DEPLOYMENT}", fake.deployment()),
     (lambda c: c.sessions.list(agent="a", key="k", limit=9), "/v1/sessions?agent=a&key=k&limit=9", {"sessions": []}),

@@ -16,6 +16,7 @@ from perdure.client.failures import NotUnderstood
 from perdure.client.retry import Retry
 from perdure.client.waiting import Waiting
 from perdure.client.watching import CaughtUp, End
+from perdure.errors import CursorExpired
 
 Make = Callable[..., Any]
 BEAT = b": heartbeat\n\n"
@@ -215,6 +216,32 @@ def test_events_are_followed_without_markers(make: Make) -> None:
     script = Script(stream(durable(3), live("x"), caught_up(3), durable(4), end(4)))
     items = list(make(script).session(SESSION).iter_events(after=2, follow=True))
     assert [type(item) for item in items] == [Event, Event]
+
+
+def test_a_feed_goes_on_after_its_last_page(make: Make) -> None:
+    one, two, three = (fake.sse_page(f"c{number}", fake.event(number)) for number in (1, 2, 3))
+    again = fake.sse_page("c2")
+    script = Script(stream(one, two[:30], LOST), stream(BEAT, two), failure("unavailable", 503), stream(again, three))
+    pages = make(script).follow_events(after="now")
+    assert [next(pages).cursor for _ in range(3)] == ["c1", "c2", "c3"]
+    pages.close()
+    asked = [(request.headers.get("last-event-id"), request.url.params.get("after")) for request in script.requests]
+    assert asked == [(None, "now"), ("c1", None), ("c2", None), ("c2", None)]
+    assert {request.url.path for request in script.requests} == {"/v1/events/watch"}
+
+
+def test_a_feed_says_first_where_it_begins_and_then_only_what_is_new(make: Make) -> None:
+    script = Script(
+        stream(fake.sse_page("c0"), fake.sse_page("c0"), sse("other", {}), fake.sse_page("c1", fake.event(7)))
+    )
+    pages = make(script).follow_events()
+    assert [len(next(pages).events) for _ in range(2)] == [0, 1]
+    pages.close()
+
+
+def test_a_feed_that_begins_below_what_is_kept_is_told(make: Make) -> None:
+    with pytest.raises(CursorExpired):
+        next(make(Script(failure("cursor_expired", 410))).follow_events(after="c1"))
 
 
 def test_a_watch_that_is_left_closes_its_connection(make: Make) -> None:

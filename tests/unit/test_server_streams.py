@@ -13,7 +13,7 @@ import server_fakes as fake
 from perdure.client.sse import ServerSentEvent, SseParser
 from perdure.engine.service import CaughtUp, EventItem, LiveItem, WatchEnd, WatchItem
 from perdure.errors import CursorExpired, InvalidCursor, SessionNotFound
-from perdure.store.port import LiveSlot
+from perdure.store.port import FeedPage, LiveSlot
 
 WATCH = f"/v1/sessions/{fake.SESSION}/watch"
 
@@ -134,6 +134,34 @@ async def test_what_is_wrong_from_the_start_is_a_status(error: Any) -> None:
     async with fake.client_of(app_of(Script(error))) as client:
         reply = await client.get(WATCH + "?after=3")
     assert (reply.status_code, reply.json()["error"]["code"]) == (error.status, error.code)
+
+
+async def feed_pages(scope: Any, after: str) -> AsyncIterator[FeedPage]:
+    if after == "bad":
+        raise InvalidCursor("That is no cursor.")
+    yield FeedPage([], "c0", has_more=False)
+    yield FeedPage([fake.event(1), fake.event(2)], "c1", has_more=False)
+
+
+async def test_a_feed_is_pages_whose_ids_are_their_cursors() -> None:
+    app = fake.app_of(fake.FakeService(follow=feed_pages))
+    async with fake.running(app) as server, httpx2.AsyncClient(base_url=server.url) as client:
+        async with client.stream("GET", "/v1/events/watch") as reply:
+            assert reply.headers["content-type"].startswith("text/event-stream")
+            events = await Reader(reply).rest()
+        assert [(each.type, each.id) for each in events] == [("page", "c0"), ("page", "c1")]
+        assert [event["seq"] for event in msgspec.json.decode(events[1].data)["events"]] == [1, 2]
+        for after, code in (("bad", "invalid_cursor"), ("no good", "invalid_cursor")):
+            reply = await client.get("/v1/events/watch", headers={"Last-Event-ID": after})
+            assert (reply.status_code, reply.json()["error"]["code"]) == (400, code)
+
+
+async def test_a_page_of_the_feed_is_asked_for_with_its_cursor() -> None:
+    service = fake.FakeService(feed=FeedPage([fake.event(3)], "c3", has_more=True))
+    async with fake.client_of(fake.app_of(service)) as client:
+        page = (await client.get("/v1/events?after=c2&limit=1")).json()
+    assert service.calls[0][2] == {"after": "c2", "limit": 1}
+    assert (page["cursor"], page["has_more"], page["events"][0]["session_id"]) == ("c3", True, fake.SESSION)
 
 
 async def test_heartbeats_are_comments() -> None:

@@ -23,6 +23,7 @@ LIVE: Final = "live"
 CAUGHT_UP: Final = "caught_up"
 END: Final = "end"
 MARKERS: Final = frozenset({SNAPSHOT, LIVE, CAUGHT_UP, END})
+PAGE: Final = "page"
 
 EVENT_TYPES: Final = (
     "session.created",
@@ -74,6 +75,17 @@ class EventPage(Wire):
     next_after: int
     has_more: bool
     retained_after: int
+
+
+class FeedPage(Wire):
+    """Events of all sessions of an environment, in the order in which they were committed.
+
+    `cursor` is what to ask for next, now or in a year: there is always one. `has_more` tells that more was there.
+    """
+
+    events: list[Event]
+    cursor: str
+    has_more: bool
 
 
 class SnapshotData(Wire):

@@ -27,6 +27,7 @@ COMMANDS: Final = (
     Command(
         "session", "perdure.cli.sessions:app", "Create and follow sessions, give them input, stop and resume them."
     ),
+    Command("events", "perdure.cli.feeds:events", "Print what happens in all sessions of an environment."),
     Command("agent", "perdure.cli.agents:app", "See which agents the current deployment has."),
     Command("deployment", "perdure.cli.deployments:app", "See deployments and make one current again."),
     Command("login", "perdure.cli.login:login", "Save a server's address and API key for later commands."),

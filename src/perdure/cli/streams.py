@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -56,7 +57,7 @@ def _page(session: SessionHandle, after: int, limit: int | None, rows: Rows) -> 
     if rows.json:
         print_document(page)
         return
-    _print_each(page["events"], print_line if rows.jsonl else _event_printer())
+    print_each(page["events"], print_line if rows.jsonl else event_printer())
     if page["has_more"]:
         note(f"There are more: --after {page['next_after']}")
 
@@ -64,11 +65,11 @@ def _page(session: SessionHandle, after: int, limit: int | None, rows: Rows) -> 
 def _follow(session: SessionHandle, after: int, limit: int | None, rows: Rows) -> None:
     if limit is not None and limit < 1:
         raise BadRequest(f"--limit must be at least 1, not {limit}.")
-    with closing(session.watch(after=after, on_lost=_say_lost)) as items:
+    with closing(session.watch(after=after, on_lost=say_lost)) as items:
         found = islice((doc for item in items if (doc := line(item)).get("id")), limit)
         documents = (document["data"] for document in found)
         if not rows.json:
-            _print_each(documents, print_line if rows.jsonl else _event_printer())
+            print_each(documents, print_line if rows.jsonl else event_printer())
             return
         retained_after = session.events(after=after, limit=1).retained_after
         listed = list(documents)
@@ -90,12 +91,12 @@ def watch(
     document is printed at the end.
     """
     check_rows(rows)
-    with connect(server) as client, closing(client.session(session_id).watch(after=after, on_lost=_say_lost)) as items:
+    with connect(server) as client, closing(client.session(session_id).watch(after=after, on_lost=say_lost)) as items:
         lines = (line(item) for item in items)
         if rows.json:
             print_document({"items": list(lines)})
         else:
-            _print_each(lines, print_line if rows.jsonl else _watch_printer())
+            print_each(lines, print_line if rows.jsonl else _watch_printer())
 
 
 def line(item: WatchItem) -> Document:
@@ -107,11 +108,13 @@ def line(item: WatchItem) -> Document:
     return {"event": name_of(item), **durable, "data": item.document()}
 
 
-def _say_lost(error: PerdureError, _seconds: float) -> None:
+def say_lost(error: PerdureError, _seconds: float) -> None:
+    """Tell a person that a stream was lost, which comes back by itself."""
     note(f"{error.message} Trying again.")
 
 
-def _print_each(documents: Iterable[Document], print_one: Callable[[Document], None]) -> None:
+def print_each(documents: Iterable[Document], print_one: Callable[[Document], None]) -> None:
+    """Print documents as they come."""
     for document in documents:
         print_one(document)
 
@@ -119,16 +122,20 @@ def _print_each(documents: Iterable[Document], print_one: Callable[[Document], N
 # --- for people and pipes ------------------------------------------------------------------------------------------
 
 
-def _event_printer() -> Callable[[Document], None]:
-    return _print_for_person if is_terminal() else _print_row
+def event_printer(*, sessions: bool = False) -> Callable[[Document], None]:
+    """Return what prints an event for whom it is read by; with `sessions` it names the session, too."""
+    if is_terminal():
+        return partial(_print_for_person, sessions=sessions)
+    return partial(_print_row, sessions=sessions)
 
 
 def _watch_printer() -> Callable[[Document], None]:
     return _Screen().take if is_terminal() else _print_watch_row
 
 
-def _print_row(event: Document) -> None:
-    print("\t".join(cell(str(value)) for value in views.event_row(event)), flush=True)
+def _print_row(event: Document, *, sessions: bool = False) -> None:
+    row = (event["session_id"], *views.event_row(event)) if sessions else views.event_row(event)
+    print("\t".join(cell(str(value)) for value in row), flush=True)
 
 
 def _print_watch_row(item: Document) -> None:
@@ -141,9 +148,10 @@ def _print_watch_row(item: Document) -> None:
         )
 
 
-def _print_for_person(event: Document) -> None:
-    width = max(shutil.get_terminal_size().columns - 46, 20)
-    head = _styled(_DIM, f"{event['seq']:>6}  {event['at'][11:19]}")
+def _print_for_person(event: Document, *, sessions: bool = False) -> None:
+    place = f"{event['session_id']} " if sessions else ""
+    width = max(shutil.get_terminal_size().columns - 46 - len(place), 20)
+    head = _styled(_DIM, f"{place}{event['seq']:>6}  {event['at'][11:19]}")
     kind = _styled(_BOLD, f"{cell(event['type']):<24}")
     print(f"{head}  {kind} {short(views.gist(event), width, one_line)}", flush=True)
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from perdure.api.asks import Ask, AskPage
 from perdure.api.deployments import Agent, AgentList, Deployment, DeploymentPage, ServerInfo
-from perdure.api.events import EventPage
+from perdure.api.events import EventPage, FeedPage
 from perdure.api.runs import LogPage, RunPage
 from perdure.api.sessions import ControlReceipt, MessageReceipt, Receipt, SendReceipt, Session, SessionPage
 from perdure.api.turns import Turn, TurnPage, WaitResult
@@ -192,6 +192,10 @@ def asks(session_id: str, status: str | None, cursor: str | None, limit: int | N
 
 def ask(session_id: str, ask_id: str) -> Call[Ask]:
     return _get(_ask(session_id, ask_id), Ask)
+
+
+def feed(after: str | None, limit: int | None) -> Call[FeedPage]:
+    return _get("/v1/events", FeedPage, after=after, limit=limit)
 
 
 def events(session_id: str, after: int | None, limit: int | None) -> Call[EventPage]:

@@ -13,17 +13,19 @@ import httpx2
 
 from perdure.api.asks import Ask, AskPage
 from perdure.api.deployments import Agent, Deployment, DeploymentPage, ServerInfo
-from perdure.api.events import Event, EventPage
+from perdure.api.events import Event, EventPage, FeedPage
 from perdure.api.runs import LogPage, RunPage
 from perdure.api.sessions import ControlReceipt, MessageReceipt, Receipt, SendReceipt, Session, SessionPage
 from perdure.api.turns import Turn, TurnPage, WaitResult
 from perdure.client import operations
 from perdure.client.call import LIMITS, Call, Settings, settings_from
 from perdure.client.content import Input, chosen_input, needed_input
+from perdure.client.feeds import FeedFollowing
+from perdure.client.following import Fault, Following, OnLost
 from perdure.client.retry import Attempts, Retry
 from perdure.client.source import archive_of
 from perdure.client.waiting import Timeout, Waiting
-from perdure.client.watching import Fault, OnLost, Watching, WatchItem
+from perdure.client.watching import Watching, WatchItem
 from perdure.errors import PerdureError, SessionNotFound
 
 T = TypeVar("T")
@@ -57,19 +59,19 @@ class Link:
             if not waiting.goes_on(result.status):
                 return result
 
-    def watch(self, watching: Watching) -> Generator[WatchItem, None, None]:
-        """Yield a watch's items, over as many connections as it takes."""
-        while not watching.ended:
+    def follow(self, following: Following[T]) -> Generator[T, None, None]:
+        """Yield a stream's items, over as many connections as it takes."""
+        while not following.ended:
             try:
-                with self.http.stream(**watching.request()) as reply:
+                with self.http.stream(**following.request()) as reply:
                     if not reply.is_success:
                         reply.read()
-                    watching.opened(reply)
+                    following.opened(reply)
                     for chunk in reply.iter_bytes():
-                        yield from watching.feed(chunk)
-                delay = watching.stopped()
+                        yield from following.feed(chunk)
+                delay = following.stopped()
             except (httpx2.RequestError, PerdureError, Fault) as error:
-                delay = watching.after(error)
+                delay = following.after(error)
             time.sleep(delay)
 
 
@@ -108,6 +110,23 @@ class Client:
         Raises `ProjectError` kinds when the source is refused or does not import; the current deployment then stays.
         """
         return self._link.send(operations.deploy(archive_of(source), promote, idempotency_key))
+
+    def events(self, *, after: str | None = None, limit: int | None = None) -> FeedPage:
+        """Return a page of the events of all sessions in commit order: 100 events or `limit`, 1000 at most.
+
+        `after` is the `cursor` of the page before, or `now`; without it the page begins with the oldest event.
+        """
+        return self._link.send(operations.feed(after, limit))
+
+    def follow_events(
+        self, *, after: str | None = None, on_lost: OnLost | None = None
+    ) -> Generator[FeedPage, None, None]:
+        """Yield pages of the events of all sessions in commit order as they come, for ever; the first may be empty.
+
+        Reconnects by itself: every event comes exactly once. Whoever keeps a page's `cursor` with what it did goes on
+        after that page the next time, on whatever server.
+        """
+        return self._link.follow(FeedFollowing(self._link.settings, after, on_lost))
 
     def server(self) -> ServerInfo:
         """Return which server answers."""
@@ -301,7 +320,7 @@ class SessionHandle:
         live updates and `CaughtUp` come again after a reconnect, and a reader that fell far behind gets a new snapshot.
         Ends with `End` when the session is closed or cancelled. `on_lost` is told of lost connections.
         """
-        return self._link.watch(Watching(self._link.settings, self.id, after, on_lost))
+        return self._link.follow(Watching(self._link.settings, self.id, after, on_lost))
 
     def turns(self, *, after: int = 0, limit: int | None = None) -> TurnPage:
         """Return a page of turns after a sequence number, in order."""

@@ -25,13 +25,6 @@ _DESCRIPTION: Final = (
     "parameters are refused; `null`, absent and `{}` are three things. A server on loopback without API keys is open "
     "to this machine; any other needs a key as bearer token."
 )
-_LAST_EVENT_ID: Final = {
-    "name": "Last-Event-ID",
-    "in": "header",
-    "required": False,
-    "description": "The `id` of the last event that the client got; wins over `after`",
-    "schema": {"type": "string", "pattern": "^[0-9]{1,18}$"},
-}
 
 
 class _Schemas(GenerateJsonSchema):
@@ -116,8 +109,17 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
 def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
     schema = operation.query.model_json_schema(schema_generator=_Schemas, ref_template=_REF)
     found = [_parameter(name, each) for name, each in schema.get("properties", {}).items()]
-    streams = any(isinstance(answer, Stream) for answer in operation.answers.values())
-    return [*found, _LAST_EVENT_ID] if streams else found
+    return [*found, *(_last_event_id(each) for each in operation.answers.values() if isinstance(each, Stream))]
+
+
+def _last_event_id(stream: Stream) -> dict[str, Any]:
+    return {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "required": False,
+        "description": "The last `id` that the client got; wins over `after`",
+        "schema": {"type": "string", "pattern": stream.id_pattern},
+    }
 
 
 def _parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -30,7 +30,7 @@ from perdure.server.replies import Reply
 from perdure.server.request import Call
 from perdure.server.sse import EventStream
 
-Handler: TypeAlias = "Callable[[Call], Awaitable[Reply | EventStream]]"
+Handler: TypeAlias = "Callable[[Call], Awaitable[Reply | EventStream[Any]]]"
 Errors: TypeAlias = tuple[type[PerdureError], ...]
 
 ALWAYS: Final[Errors] = (BadRequest, HostNotAllowed, PerdureError)
@@ -50,10 +50,14 @@ class Archive(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A response that is a stream of server-sent events: the data of each event name; "" stands for all others."""
+    """A response that is a stream of server-sent events: the data of each event name; "" stands for all others.
+
+    `id_pattern` is that of the ids which clients continue from.
+    """
 
     data: dict[str, type[Wire]]
     description: str
+    id_pattern: str = "^[0-9]{1,18}$"
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):

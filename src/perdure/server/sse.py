@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from starlette.types import Send
 
-from perdure.api.events import CAUGHT_UP, END, LIVE, SNAPSHOT
+from perdure.api.events import CAUGHT_UP, END, LIVE, PAGE, SNAPSHOT
 from perdure.engine.service import CaughtUp, EventItem, LiveItem, SnapshotItem, WatchItem
 from perdure.server import wire
 from perdure.server.request import Call, end_tasks
+from perdure.store.port import FeedPage
+
+T = TypeVar("T")
 
 _LOG: Final = logging.getLogger("perdure.server")
 _FAIR_SHARE: Final = 64 * 1024
@@ -42,6 +45,11 @@ def frame(item: WatchItem) -> bytes:
     return _marker(CAUGHT_UP if isinstance(item, CaughtUp) else END, b'{"cursor":%d}' % item.cursor)
 
 
+def page_frame(page: FeedPage) -> bytes:
+    """Return the lines of one page of a feed: its cursor is what a client continues from."""
+    return b"id: %b\n%b" % (page.cursor.encode(), _marker(PAGE, wire.feed_page_bytes(page)))
+
+
 def _marker(name: str, data: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
@@ -57,13 +65,17 @@ def _live(item: LiveItem) -> bytes:
     )
 
 
-class EventStream:
-    """The response of a watch: ends with the watch, with the client or with the server, whichever is first."""
+class EventStream(Generic[T]):
+    """The response of a watch: ends with the watch, with the client or with the server, whichever is first.
 
-    def __init__(self, call: Call, first: WatchItem, rest: AsyncIterator[WatchItem]) -> None:
+    `frame` makes lines of an item.
+    """
+
+    def __init__(self, call: Call, first: T, rest: AsyncIterator[T], frame: Callable[[T], bytes]) -> None:
         self._call = call
         self._first = first
         self._rest = rest
+        self._frame = frame
 
     async def send_to(self, send: Send) -> None:
         """Send the stream. A client that is cut off here continues from the last `id` that it got."""
@@ -82,10 +94,10 @@ class EventStream:
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_items(self, send: Send) -> None:
-        await _send(send, frame(self._first))
+        await _send(send, self._frame(self._first))
         unshared = 0
         async for item in self._rest:
-            lines = frame(item)
+            lines = self._frame(item)
             await _send(send, lines)
             unshared += len(lines)
             if unshared >= _FAIR_SHARE:

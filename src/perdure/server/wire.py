@@ -13,7 +13,7 @@ from perdure.records.definitions import AgentDefinition, TemplateDefinition
 from perdure.records.durations import format_duration
 from perdure.records.instants import format_instant
 from perdure.records.sessions import Ask, Hold, Issuer, LoggedEvent, Run, RunState, Turn
-from perdure.store.port import Deployment, EventPage
+from perdure.store.port import Deployment, EventPage, FeedPage
 
 _ENCODER: Final = msgspec.json.Encoder()
 _UTF8: Final = codecs.getincrementaldecoder("utf-8")
@@ -36,6 +36,12 @@ class _EventPage(msgspec.Struct, frozen=True):
     retained_after: int
 
 
+class _FeedPage(msgspec.Struct, frozen=True):
+    events: list[_Event]
+    cursor: str
+    has_more: bool
+
+
 def _event(event: LoggedEvent) -> _Event:
     return _Event(
         event.session_id, event.seq, event.type, event.data, event.turn_id, event.run_id, format_instant(event.at)
@@ -51,6 +57,11 @@ def event_page_bytes(page: EventPage) -> bytes:
     """Return a page of events as JSON."""
     events = [_event(event) for event in page.events]
     return _ENCODER.encode(_EventPage(events, page.next_after, page.has_more, page.retained_after))
+
+
+def feed_page_bytes(page: FeedPage) -> bytes:
+    """Return a page of a feed as JSON without line breaks."""
+    return _ENCODER.encode(_FeedPage([_event(event) for event in page.events], page.cursor, page.has_more))
 
 
 def _given(**fields: Any) -> dict[str, Any]:
