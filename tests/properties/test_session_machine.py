@@ -339,7 +339,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(number=picks)
     def cancel(self, number: int) -> None:
         model = self.pick(number)
-        if model is not None and number % 3 == 0:
+        if model is not None and number % 2 == 0:
             self.do(self.service.cancel(SCOPE, model.id))
             model.cancel(self.clock())
             self.do(self.until(model))
