@@ -457,6 +457,9 @@ class Leases(leases.Leases):
     async def claim(self, worker: str, machine: str | None, limit: int) -> list[str]:
         return await self._store._read(Truth.claim, worker, machine, limit)
 
+    async def claimed(self, worker: str) -> list[str]:
+        return await self._store._read(Truth.claimed, worker)
+
     async def owner_address(self, session_id: str) -> str | None:
         return await self._store._read(Truth.owner_address, session_id)
 

@@ -371,6 +371,9 @@ class Truth:
             rows.owner = worker
         return [rows.id for rows in taken]
 
+    def claimed(self, worker: str) -> list[str]:
+        return [rows.id for key, rows in self.rows.items() if self.entries[key].columns[2] and rows.owner == worker]
+
     def alive(self) -> list[LeaseView]:
         now = self.clock()
         living = [(worker, lease) for worker, lease in sorted(self.leases.items()) if lease.expires_at > now]

@@ -30,6 +30,7 @@ class FakeLeases(Leases):
         self.others: list[str] = []
         self.free: list[list[str]] = []
         self.released: list[str] = []
+        self.kept: list[str] = []
         self.asked = asyncio.Event()
 
     async def renew(self, worker: str, duration: int, address: str | None = None, machine: str | None = None) -> bool:
@@ -50,6 +51,9 @@ class FakeLeases(Leases):
         if self.away:
             raise StoreError("away")
         return self.free.pop(0) if self.free else []
+
+    async def claimed(self, worker: str) -> list[str]:
+        return self.kept
 
     async def owner_address(self, session_id: str) -> str | None:
         return None
@@ -150,8 +154,28 @@ async def test_what_is_free_is_claimed_at_the_start_and_when_news_tell_of_it(sta
 
 
 async def test_what_was_claimed_is_not_forgotten_when_it_cannot_be_driven_at_once(stage: Stage) -> None:
-    stage.leases.free = [["one"]]
+    stage.leases.free, stage.leases.kept = [["one"]], ["one"]
     stage.fails = [StoreError("away")]
+    await stage.member.start()
+    await until(lambda: stage.taken == ["one"])
+    await stage.member.stop()
+
+
+@pytest.mark.parametrize("trouble", [None, "fails", "hangs"])
+async def test_what_a_claim_without_an_answer_has_taken_is_found(stage: Stage, trouble: str | None) -> None:
+    """Nobody else would look after it while this worker is alive."""
+    claims = stage.leases.claim
+
+    async def claim(*_: object) -> list[str]:
+        stage.leases.claim = claims  # type: ignore[method-assign]
+        stage.leases.kept = ["one"]
+        if trouble == "hangs":
+            await asyncio.Event().wait()
+        if trouble == "fails":
+            raise StoreError("its answer was lost")
+        return ["one"]
+
+    stage.leases.claim = claim  # type: ignore[method-assign,assignment]
     await stage.member.start()
     await until(lambda: stage.taken == ["one"])
     await stage.member.stop()
@@ -189,14 +213,20 @@ async def test_a_short_trouble_loses_nothing(stage: Stage) -> None:
 
 
 async def test_a_claim_under_a_name_that_is_lost_meanwhile_is_left(stage: Stage) -> None:
+    claims, slow = stage.leases.claim, asyncio.Event()
+
+    async def claim(*_: object) -> list[str]:
+        stage.leases.claim = claims  # type: ignore[method-assign]
+        stage.leases.granted = False
+        await stage.losses.get()
+        stage.leases.granted = True
+        slow.set()
+        await until(lambda: stage.member.works)
+        return ["one"]
+
+    stage.leases.claim = claim  # type: ignore[method-assign,assignment]
     await stage.member.start()
-    await stage.leases.asked.wait()
-    stage.member._ours.add("one")
-    stage.leases.granted = False
-    await stage.losses.get()
-    stage.leases.granted = True
-    await until(lambda: stage.member.works)
-    stage.leases.asked.clear()
+    await slow.wait()
     await stage.leases.asked.wait()
     await stage.member.stop()
     assert stage.taken == []

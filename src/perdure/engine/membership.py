@@ -64,7 +64,7 @@ class Member(Ownership):
         self._until = 0.0
         self._alive: frozenset[str] = frozenset()
         self._claiming = True
-        self._ours: set[str] = set()
+        self._doubted = False
         self._something_is_free = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -143,7 +143,7 @@ class Member(Ownership):
 
     async def _begin_again(self) -> None:
         self.worker_id = new_id()
-        self._ours.clear()
+        self._doubted = False
         while True:
             try:
                 if await self._renew():
@@ -165,10 +165,13 @@ class Member(Ownership):
                     await self._something_is_free.wait()
             self._something_is_free.clear()
             try:
-                await self._claim()
-            except PerdureError as error:
-                log.warning("nothing could be claimed, trying again: %s", error)
+                async with asyncio.timeout(self._lease):
+                    await self._claim()
+            except (PerdureError, TimeoutError) as error:
+                self._doubted = True
+                log.warning("nothing could be claimed, trying again: %s", error or "no answer came in time")
             except Exception:
+                self._doubted = True
                 log.exception("what was claimed could not be taken over; trying again")
 
     async def _claim(self) -> None:
@@ -182,10 +185,12 @@ class Member(Ownership):
             return
         if len(found) >= CLAIM:
             self._something_is_free.set()
-        self._ours.update(found)
-        if self._ours:
-            await self._claimed(sorted(self._ours))
-            self._ours.clear()
+        if self._doubted:
+            # Whatever was claimed without our hearing of it: nobody else looks after it while we are alive.
+            found += await self._leases.claimed(worker)
+        if found:
+            await self._claimed(found)
+        self._doubted = False
 
     # --- what is whose
 

@@ -49,6 +49,10 @@ class Leases(ABC):
         """
 
     @abstractmethod
+    async def claimed(self, worker: str) -> list[str]:
+        """Return the sessions that need an owner and are a worker's, by a claim or by its run."""
+
+    @abstractmethod
     async def owner_address(self, session_id: str) -> str | None:
         """Return where the worker of a session can be reached, if it has one that is alive and said so."""
 

@@ -50,6 +50,10 @@ class Leases(leases.Leases):
         notes.claimed(len(claimed), began)
         return claimed
 
+    async def claimed(self, worker: str) -> list[str]:
+        rows = await self._database.run(lambda connection: all_rows(connection, sql("claimed"), worker))
+        return [session for (session,) in rows]
+
     async def owner_address(self, session_id: str) -> str | None:
         if not is_canonical(session_id):
             return None
