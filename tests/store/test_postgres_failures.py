@@ -367,7 +367,9 @@ async def test_a_server_that_is_away_is_told_and_is_back_when_it_is_back(
 # --- behind a pooler
 
 
-async def test_nothing_is_left_in_a_session_of_the_server(store: PostgresStore) -> None:
+async def test_nothing_is_left_in_a_session_of_the_server(server: PostgresServer, database: str) -> None:
+    store = PostgresStore(server.url(database, perdure_prepare="off"))
+    await store.open()
     world = World(store)
     await world.turns(await world.create(), 3)
     left = """
@@ -380,3 +382,4 @@ async def test_nothing_is_left_in_a_session_of_the_server(store: PostgresStore) 
         return await (await connection.execute(left)).fetchone()
 
     assert await store._open.run(look) == (0, 0, 0, 0)
+    await store.close()

@@ -116,12 +116,23 @@ def test_every_statement_says_what_it_is_for_and_is_used() -> None:
 def test_an_address_keeps_ours_from_the_server() -> None:
     found = address.parse("postgresql://ada:secret@db1,db2/x?target_session_attrs=read-write&perdure_connections=9")
     assert found.conninfo == "postgresql://ada:secret@db1,db2/x?target_session_attrs=read-write"
-    assert (found.connections, found.prepare) == (9, False)
-    assert address.parse("postgresql://h/x?perdure_prepare=on").prepare
+    assert found.connections == 9
+    assert (found.prepare, found.hints, found.listen) == (None, None, None)
+    found = address.parse("postgresql://h/x?perdure_prepare=on&perdure_hints=off&perdure_listen=postgresql://ada@db1/x")
+    assert (found.prepare, found.hints, found.listen) == (True, False, "postgresql://ada@db1/x")
     assert address.safe("postgresql://ada:secret@db1/x?password=y") == "postgresql://db1/x"
 
 
-@pytest.mark.parametrize("option", ["perdure_nonsense=1", "perdure_prepare=maybe", "perdure_patience=soon"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "perdure_nonsense=1",
+        "perdure_prepare=maybe",
+        "perdure_patience=soon",
+        "perdure_connections=few",
+        "perdure_listen=db1",
+    ],
+)
 def test_an_option_that_does_not_exist_is_refused(option: str) -> None:
     with pytest.raises(PerdureError):
         address.parse(f"postgresql://h/x?{option}")

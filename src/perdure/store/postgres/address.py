@@ -3,9 +3,14 @@
 `postgresql://user@host1,host2/name?target_session_attrs=read-write&perdure_connections=8`
 
 Ours: `perdure_connections`, at most how many connections a process keeps (6); `perdure_patience`, for how long work is
-tried again while the server is away (10s); `perdure_prepare`, `on` to prepare statements by name, which is faster, and
-safe without a pooler, with PgBouncer 1.21 or newer, or with a pooler in session mode (off); `perdure_hints`, `off`
-where LISTEN has no use, behind a pooler in transaction mode (on).
+tried again while the server is away (10s). The rest is found out where it is not said:
+
+`perdure_prepare`: whether statements are prepared by name, which is faster. Not behind a pooler, unless `on` says that
+it knows them (PgBouncer from 1.21 on) or keeps sessions apart.
+
+`perdure_hints`: whether processes tell each other of what they have changed, rather than look. Behind a pooler nobody
+can listen, unless `on` says that it keeps sessions apart, or `perdure_listen` gives an address that leads to the server
+itself: `perdure_listen=postgresql://user@db1,db2/name`, percent-encoded if it has options of its own.
 """
 
 from __future__ import annotations
@@ -22,14 +27,15 @@ SCHEMES: Final = ("postgresql", "postgres")
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A parsed address: what libpq is told, and what is ours; `patience` in seconds."""
+    """A parsed address: what libpq is told, and what is ours. `patience` in seconds; None is for what is found out."""
 
     conninfo: str
     settings: dict[str, Any]
     connections: int = 6
     patience: float = 10.0
-    prepare: bool = False
-    hints: bool = True
+    prepare: bool | None = None
+    hints: bool | None = None
+    listen: str | None = None
 
 
 def parse(url: str) -> Address:
@@ -40,16 +46,16 @@ def parse(url: str) -> Address:
     ours = {name.removeprefix("perdure_"): value for name, value in pairs if name.startswith("perdure_")}
     known = {name for name, _ in theirs}
     conninfo = f"{head}?{urlencode(theirs, quote_via=quote)}" if theirs else head
-    prepare, hints = _switch(ours, "prepare", "off"), _switch(ours, "hints", "on")
+    prepare, hints, listen = _switch(ours, "prepare"), _switch(ours, "hints"), _listen(ours)
     # We prepare statements ourselves, if at all.
     settings: dict[str, Any] = {"prepare_threshold": None}
     # A server that has vanished without a word is noticed within seconds, not within the two hours of TCP's own.
     settings |= {name: value for name, value in _KEEPALIVES.items() if name not in known}
-    connections = int(ours.pop("connections", "6"))
+    connections = _count(ours.pop("connections", "6"))
     patience = parse_duration(ours.pop("patience", "10s")) / 1e6
     if ours:
         raise BadRequest(f"A store's address has no option perdure_{min(ours)}; see the documentation of stores.")
-    return Address(conninfo, settings, max(connections, 3), patience, prepare, hints)
+    return Address(conninfo, settings, max(connections, 3), patience, prepare, hints, listen)
 
 
 _KEEPALIVES: Final = {
@@ -63,11 +69,24 @@ _KEEPALIVES: Final = {
 }
 
 
-def _switch(ours: dict[str, str], name: str, otherwise: str) -> bool:
-    value = ours.pop(name, otherwise)
-    if value not in ("on", "off"):
+def _switch(ours: dict[str, str], name: str) -> bool | None:
+    value = ours.pop(name, None)
+    if value not in (None, "on", "off"):
         raise BadRequest(f"perdure_{name} is on or off, not {value!r}.")
-    return value == "on"
+    return None if value is None else value == "on"
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal():
+        raise BadRequest(f"perdure_connections is a number, not {value!r}.")
+    return int(value)
+
+
+def _listen(ours: dict[str, str]) -> str | None:
+    value = ours.pop("listen", None)
+    if value is not None and not value.startswith(tuple(f"{scheme}://" for scheme in SCHEMES)):
+        raise BadRequest("perdure_listen is an address of PostgreSQL itself: postgresql://user@host/name.")
+    return value
 
 
 def safe(url: str) -> str:

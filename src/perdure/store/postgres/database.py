@@ -17,7 +17,7 @@ from perdure.errors import PerdureError
 from perdure.store.postgres import trips
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.arrays import register
-from perdure.store.postgres.failures import Unsettled, is_passing, leads_nowhere, sqlstate, translate
+from perdure.store.postgres.failures import CannotConnect, Unsettled, is_passing, leads_nowhere, sqlstate, translate
 from perdure.store.postgres.pool import Pool
 from perdure.store.postgres.statements import sql
 from perdure.telemetry import notes
@@ -28,13 +28,19 @@ T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
+# For how many seconds an answer is waited for at least, since a commit may have to wait for a slow disk.
+_SHORTEST_PATIENCE: Final = 5.0
 _NO_VALUES: Final[trips.Values] = ()
 
 
 class Connection(AsyncConnection[Row]):
-    """A connection of psycopg's, and the quick way to make round trips on it."""
+    """A connection of psycopg's, and the quick way to make round trips on it.
+
+    `is_direct`: whether it leads to the server itself, and not to a pooler that may give each transaction another one.
+    """
 
     trips: trips.Trips
+    is_direct = True
 
 
 class Database:
@@ -45,13 +51,35 @@ class Database:
         self._pool: Pool[Connection] = Pool(self.connect, address.connections)
 
     async def connect(self) -> Connection:
-        """Return a new connection, which is the caller's."""
+        """Return a new connection, which is the caller's. Raises `CannotConnect`, and what a round trip raises."""
+        return await self._connect(self._address.conninfo)
+
+    async def connect_to_listen(self) -> Connection:
+        """Return a new connection like `connect`, to where hints are to be had."""
+        return await self._connect(self._address.listen or self._address.conninfo)
+
+    def may_listen(self, connection: Connection) -> bool:
+        """Whether hints can be heard on a connection, for all that can be known."""
+        return connection.is_direct or bool(self._address.hints)
+
+    async def _connect(self, conninfo: str) -> Connection:
         address = self._address
-        connection = await Connection.connect(
-            address.conninfo, autocommit=True, cursor_factory=AsyncRawCursor, **address.settings
-        )
+        try:
+            connection = await Connection.connect(
+                conninfo, autocommit=True, cursor_factory=AsyncRawCursor, **address.settings
+            )
+        except (psycopg.OperationalError, OSError) as error:
+            raise CannotConnect(str(error)) from error
         register(connection)
-        connection.trips = trips.Trips(connection, address.prepare, address.patience)
+        # Half of the patience, so that there is time for another try on another connection.
+        connection.trips = trips.Trips(connection, max(address.patience / 2, _SHORTEST_PATIENCE))
+        try:
+            ((process,),) = await all_rows(connection, sql("who_serves"))
+        except BaseException:
+            await connection.close()
+            raise
+        connection.is_direct = process == connection.info.backend_pid
+        connection.trips.prepares = connection.is_direct if address.prepare is None else address.prepare
         return connection
 
     async def close(self) -> None:
@@ -76,7 +104,7 @@ class Database:
         pause = _FIRST_PAUSE
         while True:
             try:
-                async with self._pool.connection() as connection:
+                async with self._pool.connection(deadline) as connection:
                     return await work(connection)
             except Exception as error:
                 if not is_passing(error) or time.monotonic() + pause > deadline:
@@ -113,9 +141,9 @@ async def read_together(connection: Connection, *statements: Statement) -> list[
 
 async def roll_back(connection: Connection) -> None:
     """End a transaction without a trace; a connection that is lost has done so already."""
-    if connection.info.transaction_status != TransactionStatus.IDLE:
+    if connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
         with suppress(psycopg.Error):
-            await connection.rollback()
+            await trip(connection, [(sql("rollback"), _NO_VALUES)])
 
 
 def is_lost(connection: Connection) -> bool:

@@ -18,6 +18,7 @@ _PASSING: Final = frozenset(
         "25006",  # read-only: a standby, or a primary that has just become one
         "25P03",  # idle in transaction for too long
         "53000",
+        "53100",  # the disk is full
         "53200",
         "53300",  # too many connections
         "53400",
@@ -43,12 +44,23 @@ _UNSTORABLE: Final = (
     AttributeError,
     struct.error,
 )
+_CACHED_PLAN: Final = "cached plan"
+_SEVERAL: Final = "Multiple connection attempts"
+_REFUSALS: Final = ("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
 # A race lost: somebody else took the same key between our look and our write.
 _KEYS: Final = frozenset({"sessions_by_key", "idempotency_pkey", "writers_pkey"})
 
 
 class Unsettled(Exception):
     """Raised when the connection was lost during a commit, and what became of it has to be read."""
+
+
+class CannotConnect(psycopg.OperationalError):
+    """Raised when there is no connection to be had; libpq says why in words only."""
+
+
+class AllBusy(psycopg.OperationalError):
+    """Raised when all connections were in use for as long as somebody could wait."""
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -60,9 +72,9 @@ def is_passing(error: BaseException) -> bool:
     """Whether the same work may succeed when it is done again in a moment."""
     code = sqlstate(error)
     if code is not None:
-        return code in _PASSING or code[:2] in _PASSING_CLASSES or lost_a_race(error)
+        return code in _PASSING or code[:2] in _PASSING_CLASSES or lost_a_race(error) or _is_stale(error)
     # Without a code it is the connection that failed: refused, lost or closed.
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
+    return not refuses_us(error) and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
 
 
 def lost_a_race(error: BaseException) -> bool:
@@ -70,10 +82,30 @@ def lost_a_race(error: BaseException) -> bool:
     return isinstance(error, psycopg.errors.UniqueViolation) and error.diag.constraint_name in _KEYS
 
 
+def _is_stale(error: BaseException) -> bool:
+    """Whether what was prepared has become useless: a migration has changed a table, or a pooler the server."""
+    return isinstance(error, psycopg.errors.FeatureNotSupported) and _CACHED_PLAN in str(error)
+
+
+def refuses_us(error: BaseException) -> bool:
+    """Whether the server is there and does not let us in, which waiting does not change."""
+    # libpq gives no code for this. In other languages than English it is tried again in vain.
+    said = str(error)
+    return isinstance(error, CannotConnect) and _SEVERAL not in said and any(words in said for words in _REFUSALS)
+
+
 def leads_nowhere(error: BaseException) -> bool:
     """Whether the other open connections are likely to be of no use either."""
     code = sqlstate(error)
-    return code in _ELSEWHERE if code is not None else is_passing(error)
+    if isinstance(error, CannotConnect | AllBusy):
+        # Those that are open may be the last that we get.
+        return False
+    return code in _ELSEWHERE or _is_stale(error) if code is not None else is_passing(error)
+
+
+def is_ambiguous(error: BaseException) -> bool:
+    """Whether an error of a commit leaves open whether it has happened."""
+    return sqlstate(error) in ("08007", "40003")
 
 
 def is_value(error: BaseException) -> bool:
@@ -99,6 +131,18 @@ def _passing(error: BaseException) -> StoreError:
             "stored; name the primary in the store's address, or all servers with target_session_attrs=read-write.",
             {"retry_after_seconds": RETRY_AFTER_SECONDS},
         )
+    if sqlstate(error) == "53100":
+        return StoreFull(
+            f"The disk of the PostgreSQL server is full ({_said(error)}). What was committed before is safe, this was "
+            "not stored; make room and try again.",
+            {"retry_after_seconds": RETRY_AFTER_SECONDS},
+        )
+    if isinstance(error, AllBusy):
+        return StoreError(
+            f"PostgreSQL is overloaded ({_said(error)}). What was committed before is safe, this was not stored; try "
+            "again in a moment, and raise perdure_connections in the store's address if it happens often.",
+            {"retry_after_seconds": RETRY_AFTER_SECONDS},
+        )
     return StoreError(
         f"PostgreSQL did not answer in time ({_said(error)}). What was committed before is safe, this was not stored; "
         "try again in a moment.",
@@ -108,16 +152,16 @@ def _passing(error: BaseException) -> StoreError:
 
 def _lasting(error: BaseException) -> PerdureError:
     code = sqlstate(error) or ""
-    if code == "53100":
-        return StoreFull(
-            f"The disk of the PostgreSQL server is full ({_said(error)}). What was committed before is safe, this was "
-            "not stored; make room and try again."
-        )
     if code in ("XX001", "XX002"):
         return StoreCorrupt(
             f"The PostgreSQL database is damaged ({_said(error)}). This was not stored. Stop and restore a backup."
         )
-    if code in ("42501", "42P01", "3F000", "28000", "28P01", "3D000"):
+    if code in ("26000", "42P05"):
+        return StoreError(
+            f"The pooler does not know prepared statements ({_said(error)}). This was not stored. Take "
+            "perdure_prepare=on out of the store's address, or use PgBouncer 1.21 or newer, which knows them."
+        )
+    if code in ("42501", "42P01", "3F000", "28000", "28P01", "3D000") or refuses_us(error):
         return StoreError(f"PostgreSQL refuses this user or this database ({_said(error)}). Nothing was changed.")
     if isinstance(error, _UNSTORABLE):
         return BadRequest(f"A value cannot be stored: {_said(error)}. Nothing was changed.")

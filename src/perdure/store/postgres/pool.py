@@ -15,6 +15,8 @@ from typing import Any, Final, Generic, TypeVar
 from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 
+from perdure.store.postgres.failures import AllBusy
+
 C = TypeVar("C", bound=AsyncConnection[Any])
 
 # Seconds; so that addresses that have moved, and servers that were added behind a balancer, are found in time.
@@ -22,23 +24,38 @@ LONGEST_LIFE: Final = 1800.0
 
 
 class Pool(Generic[C]):
-    """At most `size` connections; whoever comes then waits for one."""
+    """At most `size` connections; whoever comes then waits for one, but no longer than he can."""
 
     def __init__(self, connect: Callable[[], Awaitable[C]], size: int) -> None:
         self._connect = connect
+        self._size = size
         self._room = asyncio.Semaphore(size)
         self._idle: list[C] = []
         self._born: dict[C, float] = {}
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[C]:
-        """Lend a connection that is in no transaction. Raises what connecting raises."""
-        async with self._room:
+    async def connection(self, deadline: float) -> AsyncIterator[C]:
+        """Lend a connection that is in no transaction. Raises `AllBusy` after a deadline of `time.monotonic`, and what
+        connecting raises."""
+        await self._enter(deadline)
+        try:
             connection = self._idle.pop() if self._idle else await self._new()
             try:
                 yield connection
             finally:
                 await self._take_back(connection)
+        finally:
+            self._room.release()
+
+    async def _enter(self, deadline: float) -> None:
+        if not self._room.locked():
+            await self._room.acquire()
+            return
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await self._room.acquire()
+        except TimeoutError:
+            raise AllBusy(f"all {self._size} connections were in use") from None
 
     async def _new(self) -> C:
         connection = await self._connect()

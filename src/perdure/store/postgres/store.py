@@ -60,7 +60,7 @@ class PostgresStore(Store):
             raise
         self._database = database
         self._writer = Writer(database, self._tell, self._clock, self._overtaken)
-        self._hints = Hints(database, self._heard) if self._address.hints else None
+        self._hints = Hints(database, self._heard) if self._address.hints is not False else None
 
     async def close(self) -> None:
         """Finish the commits under way and close all connections."""

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.errors import error_from_result
+from psycopg.errors import Diagnostic, error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
@@ -43,14 +43,17 @@ class Message(NamedTuple):
 class Trips:
     """The round trips of one connection, which one task makes at a time.
 
-    `prepares`: whether statements are prepared by name. `patience`: for how many seconds an answer is waited for.
+    `prepares`: whether statements are prepared by name. `warned`: whether the server has warned of something, until it
+    is set back. `patience`: for how many seconds an answer is waited for.
     """
 
-    def __init__(self, connection: AsyncConnection[Any], prepares: bool, patience: float) -> None:
+    def __init__(self, connection: AsyncConnection[Any], patience: float) -> None:
+        self.prepares = False
+        self.warned = False
         self._connection = connection
         self._transformer = Transformer(connection)
-        self._prepares = prepares
         self._patience = patience
+        connection.add_notice_handler(self._notice)
         self._names: dict[tuple[bytes, tuple[int, ...] | None], bytes] = {}
         self._named = 0
 
@@ -78,7 +81,7 @@ class Trips:
         if values:
             params = transformer.dump_sequence(values, _automatic(len(values)))
             types, formats = transformer.types, transformer.formats
-        name, prepare = self._name(text, types) if self._prepares else (None, False)
+        name, prepare = self._name(text, types) if self.prepares else (None, False)
         return Message(text, params, types, formats, name, prepare)
 
     def _name(self, text: bytes, types: tuple[int, ...] | None) -> tuple[bytes | None, bool]:
@@ -88,6 +91,9 @@ class Trips:
         self._named += 1
         name = self._names[text, types] = b"perdure%d" % self._named
         return name, True
+
+    def _notice(self, told: Diagnostic) -> None:
+        self.warned = self.warned or told.severity_nonlocalized == "WARNING"
 
     def _rows(self, message: Message, results: Iterator[PGresult]) -> list[Row]:
         if message.prepare:
@@ -123,7 +129,7 @@ class _Trip:
         """Return the result of each message. Raises the first error, once all answers are there."""
         connection = self._connection
         if connection.status != ConnStatus.OK:
-            raise psycopg.OperationalError("the connection was lost")
+            raise psycopg.OperationalError("the connection was lost before")
         timer = self._loop.call_later(patience, self._give_up, patience)
         try:
             await self._exchange(messages)

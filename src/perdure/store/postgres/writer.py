@@ -23,8 +23,8 @@ from perdure.rules.commands import Command
 from perdure.store.batch import Entry
 from perdure.store.port import Applied, Committed
 from perdure.store.postgres.batch import Batch
-from perdure.store.postgres.database import Connection, Database, Statement, is_lost, roll_back, trip
-from perdure.store.postgres.failures import Unsettled, is_value, translate, unsettled
+from perdure.store.postgres.database import Connection, Database, Row, Statement, is_lost, roll_back, trip
+from perdure.store.postgres.failures import Unsettled, is_ambiguous, is_value, translate, unsettled
 from perdure.store.postgres.statements import sql
 from perdure.store.waiting import Waiting, answer, committed, decide_all, publish
 from perdure.telemetry import notes
@@ -171,12 +171,21 @@ class Writer:
 
     async def _happened(self, lane: Lane) -> bool:
         """Return whether the lane's newest commit is in the database, once it cannot get there any more."""
-        look = [_BEGIN, _BOUNDS, (sql("newest_batch"), (self._id, lane.number)), _ROLLBACK]
+        look = [_BEGIN, _BOUNDS, (sql("newest_batch"), (self._id, lane.number)), _COMMIT]
+
+        async def work(connection: Connection) -> list[list[Row]]:
+            try:
+                return await _acknowledged(connection, look)
+            except BaseException:
+                await roll_back(connection)
+                raise
+
         try:
-            found = await self._database.run(lambda connection: trip(connection, look))
-        except PerdureError as error:
+            found = await self._database.run(work)
+        except (PerdureError, Unsettled) as error:
             raise unsettled() from error
-        return found[2] == [(lane.batch,)]
+        newest: int = found[2][0][0]
+        return newest == lane.batch
 
     async def _transaction(self, connection: Connection, lane: Lane, taken: list[Waiting]) -> None:
         batch = Batch(self._hints, self._clock)
@@ -246,11 +255,23 @@ _BOUNDS: Final[Statement] = (sql("bounds"), (STANDSTILL, LOCK_WAIT))
 
 async def _finish(connection: Connection, statements: list[Statement]) -> None:
     try:
-        await trip(connection, statements)
+        await _acknowledged(connection, statements)
     except Exception as error:
-        if is_lost(connection):
+        if is_lost(connection) or is_ambiguous(error):
             raise Unsettled from error
         raise
+
+
+async def _acknowledged(connection: Connection, statements: list[Statement]) -> list[list[Row]]:
+    """Make a round trip that commits, and mistrust an acknowledgement that comes with a warning.
+
+    A commit whose wait for the standby was broken off by an administrator is acknowledged like any other.
+    """
+    connection.trips.warned = False
+    found = await trip(connection, statements)
+    if connection.trips.warned:
+        raise Unsettled
+    return found
 
 
 def _may_be_one_commands_fault(error: Exception) -> bool:

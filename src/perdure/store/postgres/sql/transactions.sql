@@ -23,14 +23,18 @@ SELECT set_config('idle_in_transaction_session_timeout', $1, true),
                                         ELSE current_setting('synchronous_commit') END, true);
 
 -- name: mark_batch
--- The number of this commit, and what time it is.
+-- The number of this commit, and what time it is. From here on no statement is timed: a commit that waits for a standby
+-- would be acknowledged when its time is over, although the standby has not got it.
 INSERT INTO perdure.writers (id, lane, batch, seen_at) VALUES ($1, $2, $3, clock_timestamp())
 ON CONFLICT (id, lane) DO UPDATE SET batch = excluded.batch, seen_at = excluded.seen_at
-RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('statement_timeout', '0', true);
 
 -- name: newest_batch
--- The newest commit of a connection; waits for one that is under way.
-SELECT batch FROM perdure.writers WHERE id = $1 AND lane = $2 FOR UPDATE;
+-- The newest commit of a lane; waits for one that is under way, even if it is the first. It writes, so that its own
+-- commit is only acknowledged where all before it are safe: one that a standby has not got yet can already be read here.
+INSERT INTO perdure.writers (id, lane, batch, seen_at) VALUES ($1, $2, 0, clock_timestamp())
+ON CONFLICT (id, lane) DO UPDATE SET seen_at = excluded.seen_at
+RETURNING batch, set_config('statement_timeout', '0', true);
 
 -- name: forget_writer
 -- A process has ended, or has not been heard of for a week.
