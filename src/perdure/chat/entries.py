@@ -54,6 +54,7 @@ class File(_Plain, frozen=True, tag_field="type", tag="file"):
     media_type: str
     data: bytes
     name: str | None = None
+    payload: Payload | None = None
 
 
 class Thinking(_Plain, frozen=True, tag_field="type", tag="thinking"):
