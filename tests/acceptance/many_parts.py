@@ -14,16 +14,30 @@ sys.path.append(str(Path(__file__).parents[1] / "store"))
 
 from postgres_server import PostgresServer
 
+from perdure.server.place import parse_place
+
 LEASE = "2s"
 """Short, so that a worker that was killed is soon followed by another."""
 
 
-class Server(Dev):
+class Part(Dev):
+    """One process of an installation."""
+
+    def __init__(self, store: str, data: Path, *options: str) -> None:
+        super().__init__(PROJECT, data, *options)
+        self.store = store
+
+    @property
+    def shown(self) -> str:
+        """The store as it may be shown."""
+        return parse_place(self.store).shown
+
+
+class Server(Part):
     """A `perdure serve`; by itself it does not work."""
 
     def __init__(self, store: str, data: Path, *options: str, works: bool = False) -> None:
-        super().__init__(PROJECT, data, *options)
-        self.store = store
+        super().__init__(store, data, *options)
         self.works = works
 
     def command(self) -> list[str]:
@@ -31,12 +45,11 @@ class Server(Dev):
         return ["serve", "--store", self.store, "--port", str(self.port), "--data", str(self.data), *flags]
 
 
-class Worker(Dev):
+class Worker(Part):
     """A `perdure worker`. Its `data` are its machine: workers on one data folder are on one machine."""
 
-    def __init__(self, store: str, data: Path, *options: str, project: Path = PROJECT, lease: str = LEASE) -> None:
-        super().__init__(project, data, *options)
-        self.store = store
+    def __init__(self, store: str, data: Path, *options: str, lease: str = LEASE) -> None:
+        super().__init__(store, data, *options)
         self.lease = lease
 
     def command(self) -> list[str]:
@@ -54,6 +67,10 @@ class Parts:
     def server(self, *options: str, works: bool = False) -> Server:
         """Start one more server."""
         return self._started(Server(self.store, self._data("server"), *options, works=works))
+
+    def embedded(self, *options: str) -> Server:
+        """Start the one process of an embedded store."""
+        return self._started(Server(self.store, Path(self.store), *options, works=True))
 
     def worker(self, *options: str, data: Path | None = None, lease: str = LEASE) -> Worker:
         """Start one more worker."""
