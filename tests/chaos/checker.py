@@ -139,7 +139,7 @@ def histories(evidence: Evidence) -> Found:
     began = _by_session(evidence, "begin")
     for session, history in evidence.histories.items():
         inline = history.session["host"] == "inline"
-        entries = sorted(began[session], key=lambda entry: entry["at"])
+        entries = sorted(began[session], key=lambda entry: (entry["at"], entry["sequence"]))
         # A worker has many inline runs, but a run has one process, whichever host it is of.
         started = [Started(entry["sequence"], entry["run"], None if inline else entry["pid"]) for entry in entries]
         for why in problems(history, started):

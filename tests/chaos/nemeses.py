@@ -107,6 +107,20 @@ async def stop_worker(stage: Stage, injection: Injection) -> None:
     await _pause(stage, injection, stage.workers, stage.lease * 1.5 + 1)
 
 
+async def suspend_worker(stage: Stage, injection: Injection) -> None:
+    """A worker's machine is suspended for longer than its lease; on none of its clocks any time has passed then."""
+    node = next(node for node in stage.workers if node.sleeps)
+    async with node.lock:
+        injection.target = node.name
+        since = time.monotonic()
+        node.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(stage.lease * 1.5 + 1)
+            node.sleep_through(time.monotonic() - since)
+        finally:
+            node.signal(signal.SIGCONT)
+
+
 async def stop_server(stage: Stage, injection: Injection) -> None:
     """SIGSTOP of a server for some seconds, then SIGCONT."""
     await _pause(stage, injection, stage.servers, 3.0)
@@ -159,7 +173,7 @@ async def _cut(stage: Stage, injection: Injection, nodes: Sequence[Node], second
 
 async def move_clocks(stage: Stage, injection: Injection) -> None:
     """The clocks of a worker and a server jump an hour ahead, then an hour behind, then back."""
-    nodes = [node for node in stage.nodes if node.has_fake_clock]
+    nodes = [node for node in stage.nodes if node.jumps]
     injection.target = ", ".join(node.name for node in nodes) or "none"
     for offset in (HOUR, -HOUR, 0):
         for node in nodes:
@@ -259,6 +273,7 @@ NEMESES: Final[dict[str, Nemesis]] = {
         kill_handler,
         fail_over,
         stop_server,
+        suspend_worker,
         lose_standby,
         move_clocks,
         cut_server,
@@ -274,8 +289,11 @@ NEMESES: Final[dict[str, Nemesis]] = {
 def missing(stage: Stage) -> dict[str, str]:
     """Return which nemeses this machine does not allow, and why."""
     found = {}
-    if not any(node.has_fake_clock for node in stage.nodes):
-        found["move_clocks"] = "there is no libfaketime: apt-get install libfaketime"
+    no_clocks = "there is no libfaketime: apt-get install libfaketime"
+    if not any(node.jumps for node in stage.nodes):
+        found["move_clocks"] = no_clocks
+    if not any(node.sleeps for node in stage.workers):
+        found["suspend_worker"] = no_clocks
     if not stage.database.small:
         found["fill_disk"] = "only root may mount a small disk"
     return found

@@ -57,7 +57,10 @@ class Node:
         self._command = command
         self._prefix = list(prefix)
         self._own = {"CHAOS_LEDGER": str(self.ledger), "CHAOS_NODE": name, **(environment or {})}
+        self.sleeps = False
+        """Whether its clocks can be made to stand still while it is stopped."""
         self._clock = self.folder / "clock"
+        self._offset = 0.0
         self._process: asyncio.subprocess.Process | None = None
         self._up = asyncio.Event()
         self._wanted_end = False
@@ -143,30 +146,40 @@ class Node:
 
     # --- its clock
 
-    def fake_clock(self) -> bool:
-        """Give it, from its next start on, a clock that `set_clock` moves; tells whether this machine can."""
+    def fake_clock(self, *, sleeps: bool) -> bool:
+        """Give it, from its next start on, a clock that can be moved; tells whether this machine can do that.
+
+        One that `sleeps` is as that of a virtual machine that is suspended: it does not notice the time that passes
+        meanwhile, on no clock. That of others jumps as when people set it, which monotonic clocks do not follow.
+        """
         if not _FAKETIME.exists():
             return False
+        self.sleeps = sleeps
         self.set_clock(0)
         self._own |= {
             "LD_PRELOAD": str(_FAKETIME),
             "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_CACHE_DURATION": "1",
         }
+        if not sleeps:
+            self._own |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
         return True
 
     @property
-    def has_fake_clock(self) -> bool:
-        """Whether its clock can be moved."""
-        return "LD_PRELOAD" in self._own
+    def jumps(self) -> bool:
+        """Whether its wall clock can be set."""
+        return "LD_PRELOAD" in self._own and not self.sleeps
 
-    def set_clock(self, offset: int) -> None:
+    def set_clock(self, offset: float) -> None:
         """Move its clock to so many seconds from the true time."""
+        self._offset = offset
         draft = self._clock.with_name("clock.draft")
-        draft.write_text(f"{offset:+d}\n")
+        draft.write_text(f"{offset:+.3f}\n")
         draft.rename(self._clock)
+
+    def sleep_through(self, seconds: float) -> None:
+        """Let it not know of the seconds that it was stopped for."""
+        self.set_clock(self._offset - seconds)
 
 
 def perdure(*words: str) -> list[str]:

@@ -33,7 +33,8 @@ from perdure.testing import Ledger
 PROJECT: Final = Path(__file__).with_name("project")
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 SERVERS: Final = ("server-1", "server-2")
-CLOCKS: Final = ("worker-3", "server-2")
+JUMPS: Final = ("worker-3", "server-2")
+SLEEPERS: Final = ("worker-2",)
 _CALM: Final = 2.0
 _SETTLED: Final = 60.0
 _LASTING: Final = 120.0
@@ -44,7 +45,8 @@ _AT_ONCE: Final = 2
 class Options:
     """What is run: each of `kinds` in turn, then `seconds` of them by chance, among so many conversations `at_once`.
 
-    `pause` is how many seconds a client takes between two acts; `extra` is added to the environment of all nodes.
+    `pause` is how many seconds a client takes between two acts; `extra` is added to the environment of all nodes;
+    `jumps` and `sleepers` are the nodes whose clocks are moved.
     """
 
     seed: int
@@ -54,6 +56,8 @@ class Options:
     at_once: int = 16
     pause: float = 0.8
     extra: dict[str, str] = field(default_factory=dict)
+    jumps: Sequence[str] = JUMPS
+    sleepers: Sequence[str] = SLEEPERS
     say: Callable[[str], None] = print
 
 
@@ -122,8 +126,8 @@ def _stage(options: Options, folder: Path, network: Network, database: ClusterDa
 
     workers, servers = [worker(name) for name in WORKERS], [server(name) for name in SERVERS]
     for node in [*workers, *servers]:
-        if node.name in CLOCKS:
-            node.fake_clock()
+        if node.name in (*options.jumps, *options.sleepers):
+            node.fake_clock(sleeps=node.name in options.sleepers)
     return Stage(workers, servers, database, network, options.lease, random.Random(f"{options.seed}/nemeses"))
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import perdure
 from perdure.testing import Ledger
@@ -23,6 +23,11 @@ small = perdure.Template(
     memory="512MiB",
     pass_env=["CHAOS_LEDGER", "CHAOS_NODE"],
 )
+
+
+def uptime() -> float:
+    """Return seconds of a clock that is the same for all nodes: theirs are moved by chaos."""
+    return float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Call:
             turn=self.turn.id,
             sequence=self.turn.sequence,
             nonce=self.nonce,
-            at=time.monotonic(),
+            at=uptime(),
             **more,
         )
 
