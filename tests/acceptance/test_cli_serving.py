@@ -116,7 +116,9 @@ async def test_a_worker_deploys_its_project_when_it_is_not_what_is_current(parts
         newer = parts.worker(*options)
         assert newer.said[0]["deployment_id"] != first["deployment_id"]
         current = (await client.deployments.list()).deployments[0]
-        assert (current.id, current.live) == (newer.said[0]["deployment_id"], True)
+        assert current.id == newer.said[0]["deployment_id"]
+        receipt = await client.agents["inline"].create_session(text="version")
+        assert (await ended(client.session(receipt.session_id), receipt)).result == 2
         stage.write_text("import nothing_of_that_name")
         told = refused("worker", "--store", parts.store, *options, cwd=tmp_path)
         assert "(project_import_failed)" in told
