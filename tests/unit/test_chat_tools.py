@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
-from perdure.chat.tools import InvalidArguments, Tool, tool
+from perdure.chat.arguments import InvalidArguments
+from perdure.chat.tools import Tool, tool
 from perdure.errors import DefinitionError
 
 if TYPE_CHECKING:

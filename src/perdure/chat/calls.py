@@ -8,8 +8,9 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from perdure.chat import entries as e
+from perdure.chat.arguments import Arguments, InvalidArguments
 from perdure.chat.results import Finished, refuse
-from perdure.chat.tools import Arguments, InvalidArguments, Tool
+from perdure.chat.tools import Tool
 
 ROUND_CALLS: Final = 128
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, ValidationError, create_model
@@ -12,7 +13,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from perdure.chat.tools import InvalidArguments, ToolFunction, module_names
+from perdure.chat.arguments import InvalidArguments
 from perdure.errors import DefinitionError
 
 _SHOWN_ERRORS: Final = 8
@@ -49,7 +50,7 @@ class Schema(NamedTuple):
         }
 
 
-def make_schema(name: str, function: ToolFunction) -> Schema:
+def make_schema(name: str, function: Callable[..., Any]) -> Schema:
     """Return the schema of a tool's function; raises `DefinitionError` naming the parameter that has none."""
     description, words = _read_docstring(inspect.getdoc(function) or "")
     parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -68,19 +69,24 @@ def make_schema(name: str, function: ToolFunction) -> Schema:
     return Schema(description, _tidy(schema), model, fields, optional)
 
 
-def _hints(name: str, function: ToolFunction, parameters: list[str]) -> dict[str, Any]:
+def _hints(name: str, function: Callable[..., Any], parameters: list[str]) -> dict[str, Any]:
     """Return the types of the parameters; those of the context and the result need not be there at run time."""
 
     def bare() -> None: ...
 
     bare.__annotations__ = {each: function.__annotations__[each] for each in parameters}
     try:
-        return get_type_hints(bare, globalns=module_names(function), include_extras=True)
+        return get_type_hints(bare, globalns=_module_names(function), include_extras=True)
     except (NameError, TypeError, SyntaxError) as error:
         raise DefinitionError(
             f"Tool {name!r}: the type of a parameter cannot be read: {error}. Types of parameters must be importable "
             "when the program runs, at the top of the module, and not under TYPE_CHECKING."
         ) from None
+
+
+def _module_names(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the names that annotations of a function can mean: those of its module."""
+    return dict(vars(sys.modules[function.__module__])) | dict(getattr(function, "__globals__", {}))
 
 
 def _field(hint: Any, parameter: inspect.Parameter, words: Mapping[str, str]) -> FieldInfo:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 import msgspec
 
-from perdure.errors import DefinitionError, InvalidJson, NotJson
-from perdure.records import canonical
+from perdure.chat.arguments import Arguments, plain_arguments
+from perdure.errors import DefinitionError
 
 if TYPE_CHECKING:
     from perdure.chat.schemas import Schema
@@ -21,19 +20,7 @@ Replay: TypeAlias = Literal["safe", "never"]
 ToolFunction: TypeAlias = Callable[..., Awaitable[Any]]
 Approval: TypeAlias = "bool | Callable[[Mapping[str, Any]], bool]"
 
-ARGUMENTS_BYTES: Final = 1024 * 1024
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class InvalidArguments(Exception):
-    """Raised when a model's arguments do not fit a tool. The message is for the model: what is wrong, what to send."""
-
-
-class Arguments(NamedTuple):
-    """Arguments that fit: the values that the function gets, and the canonical JSON that is kept with the call."""
-
-    values: dict[str, Any]
-    json: bytes
 
 
 class ToolSchema(msgspec.Struct, frozen=True):
@@ -97,7 +84,7 @@ class Tool:
 
     def arguments(self, text: str) -> Arguments:
         """Return the values of a model's arguments; raises `InvalidArguments` with what the model did wrong."""
-        data = _plain_arguments(text)
+        data = plain_arguments(text)
         return Arguments(self._inner.values(data), data)
 
     def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
@@ -119,7 +106,8 @@ class Tool:
 
 
 @overload
-def tool(function: ToolFunction, /) -> Tool: ...
+def tool(function: ToolFunction, /) -> Tool:
+    """Make a tool of a function, as `@tool`."""
 
 
 @overload
@@ -130,7 +118,8 @@ def tool(
     replay: Replay = "never",
     approval: Approval = False,
     sequential: bool = False,
-) -> Callable[[ToolFunction], Tool]: ...
+) -> Callable[[ToolFunction], Tool]:
+    """Make a tool of a function with options, as `@tool(replay="safe")`."""
 
 
 def tool(
@@ -193,33 +182,3 @@ def _check_parameter(name: str, parameter: inspect.Parameter) -> None:
             f"Tool {name!r}: the parameter {parameter.name!r} has no type, so a model cannot be told what to send. "
             f"Annotate it, such as `{parameter.name}: str`."
         )
-
-
-# --- what a model sent
-
-
-def _plain_arguments(text: str) -> bytes:
-    if len(text) > ARGUMENTS_BYTES:
-        raise InvalidArguments(
-            f"The arguments have {len(text)} characters; the limit is {ARGUMENTS_BYTES}. Send less, in several calls."
-        )
-    try:
-        value = _parse(text)
-        data = canonical.encode(value, "text of the arguments")
-    except (InvalidJson, NotJson) as error:
-        why = error.message.removesuffix(" Nothing was changed.")
-        raise InvalidArguments(f"{why} Send one JSON object that fits the tool's parameters.") from None
-    if not isinstance(value, dict):
-        kind = {list: "an array", str: "text", type(None): "null"}.get(type(value), type(value).__name__)
-        raise InvalidArguments(f"The arguments are {kind}; send a JSON object that fits the tool's parameters.")
-    return data
-
-
-def _parse(text: str) -> Any:
-    """Return the JSON value of a text; nothing at all is what some models send for no arguments."""
-    return canonical.parse(text.encode("utf-8", "replace"), "text of the arguments") if text.strip() else {}
-
-
-def module_names(function: ToolFunction) -> dict[str, Any]:
-    """Return the names that annotations of a function can mean: those of its module."""
-    return dict(vars(sys.modules[function.__module__])) | dict(getattr(function, "__globals__", {}))
