@@ -190,7 +190,8 @@ class Engine:
         """Drive sessions that were claimed for this engine."""
         for session_id in session_ids:
             head = await self.store.head(session_id)
-            if head is None or not needs_owner(head) or not await self.owner.may_drive(head):
+            # The run of a worker that is gone is settled also when nothing is to be done: nobody else would, later.
+            if head is None or (head.run is None and not needs_owner(head)) or not await self.owner.may_drive(head):
                 continue
             if session_id in self._drivers or not self.owner.works:
                 continue
