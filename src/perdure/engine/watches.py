@@ -162,7 +162,8 @@ class Follower:
             for slot, content in live:
                 yield LiveItem(slot, content)
         yield CaughtUp(self._cursor)
-        self._watcher.last_seq = max(self._watcher.last_seq, self._cursor)
+        # Not the cursor: of what was committed since, the head may still have something to tell.
+        self._watcher.last_seq = max(self._watcher.last_seq, head.last_seq)
         self._watcher.terminal = self._watcher.terminal or _is_over(head)
         self._watcher.news.set()
 
