@@ -132,6 +132,12 @@ POINTS: Final[tuple[str, ...]] = (
     "forkserver.exit.after",
 )
 
+SHARED_POINTS: Final[tuple[str, ...]] = (
+    # Where several workers share a store.
+    "engine.claim.after",
+    "engine.lease.lost",
+)
+
 
 class CrashPointReached(RuntimeError):
     """Raised at an armed crash point whose action is `raise`."""
@@ -212,8 +218,8 @@ def _parse(spec: str) -> _Armed:
     where, _, rest = spec.partition(":")
     action, _, nth = rest.partition(":")
     name, _, label = where.partition("=")
-    if name not in POINTS:
-        raise ValueError(f"unknown crash point {name!r}; known: {', '.join(POINTS)}")
+    if name not in (*POINTS, *SHARED_POINTS):
+        raise ValueError(f"unknown crash point {name!r}; known: {', '.join((*POINTS, *SHARED_POINTS))}")
     if action not in ("kill", "raise", "hang"):
         raise ValueError(f"unknown crash action {action!r}; use kill, raise or hang")
     return _Armed(name, label or None, action, int(nth or 1))  # type: ignore[arg-type]
