@@ -145,6 +145,29 @@ async def test_a_worker_that_is_told_to_stop_hands_its_sessions_over(parts: Part
         assert await asyncio.to_thread(first.ended) == 0
 
 
+async def test_a_process_is_adopted_by_another_worker_of_its_machine_and_by_no_other(parts: Parts, gate: Path) -> None:
+    server = parts.server()
+    first = parts.worker()
+    async with server.client() as client:
+        await client.deploy(PROJECT)
+        session, receipt = await created(client, "process", f"wait {gate}")
+        await until(session, "turn.output")
+        guest = await first.guest(session)
+        elsewhere = parts.worker()
+        first.kill()
+        inline, second = await created(client, "inline", "pid")
+        assert (await ended(inline, second)).result == elsewhere.pid
+        neighbour = parts.worker(data=first.data)
+        gate.touch()
+        turn = await ended(session, receipt)
+        assert (turn.status, turn.result["started_as"]) == ("completed", "initial")
+        after = await session.enqueue(text="pid")
+        assert (await ended(session, after)).result == guest
+        assert not list(belonging(elsewhere.data / "computers"))
+        neighbour.terminate()
+        assert await asyncio.to_thread(neighbour.ended) == 0
+
+
 async def test_servers_are_restarted_one_after_the_other_and_no_watcher_sees_it(parts: Parts, gate: Path) -> None:
     """Each watcher keeps to one address, as behind a load balancer, and asks again there."""
     servers = [parts.server(), parts.server()]
