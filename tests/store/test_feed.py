@@ -1,4 +1,4 @@
-"""The feed over all sessions of an environment: all of it, in the order of commits, and nothing comes behind a cursor."""
+"""The feed over all sessions of an environment: all events, in the order of commits, and nothing behind a cursor."""
 
 from __future__ import annotations
 

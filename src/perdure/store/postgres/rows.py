@@ -36,8 +36,7 @@ class Rows:
 
     def __init__(self) -> None:
         self.size = 0
-        self._ranges: dict[str, dict[str, list[int]]] = {}
-        self._at = 0
+        self._ends: dict[str, list[Any]] = {}
         self.clear()
 
     def clear(self) -> None:
@@ -71,10 +70,11 @@ class Rows:
 
     def _note(self, sid: str, made: Decision) -> None:
         """Note what the feed will tell of."""
-        first, last = made.events[0].seq, made.events[-1].seq
-        known = self._ranges.setdefault(made.head.environment, {}).setdefault(sid, [first, last])
-        known[1] = last
-        self._at = made.events[-1].at
+        last = made.events[-1]
+        if sid in self._ends:
+            self._ends[sid][2:] = last.seq, last.at
+        else:
+            self._ends[sid] = [made.head.environment, made.events[0].seq, last.seq, last.at]
 
     def _add_columns(self, sid: str, head: SessionHead, before: Columns | None, after: Columns) -> None:
         if before is None:
@@ -103,13 +103,13 @@ class Rows:
 
     def commits(self, mark: int) -> list[Statement]:
         """Return what puts all that was ever gathered here into the feed, and is to be written last."""
-        return [
-            (
-                sql("insert_commit"),
-                (environment, mark, self._at, *arrays(_RANGE, [(sid, *ends) for sid, ends in ranges.items()])),
-            )
-            for environment, ranges in self._ranges.items()
-        ]
+        made: list[Statement] = []
+        for environment in {ends[0] for ends in self._ends.values()}:
+            ranges = [(sid, *ends[1:]) for sid, ends in self._ends.items() if ends[0] == environment]
+            *columns, at = zip(*ranges, strict=True)
+            packed = [array(kind, column) for kind, column in zip(_RANGE, columns, strict=True)]
+            made.append((sql("insert_commit"), (environment, mark, max(at), *packed)))
+        return made
 
     def statements(self, has_live: Callable[[str], bool], mark: int) -> list[Statement]:
         """Return what writes all rows, and forget them. `has_live` tells which sessions have live slots now.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from perdure.records.sessions import SessionHead
@@ -22,10 +22,13 @@ Mark: TypeAlias = tuple[dict[str, Entry], dict[Thing, Any], int]
 
 
 class Batch(batch.Batch[Rows]):
-    """One transaction in the making; `next_sid` is the number of the next session."""
+    """One transaction in the making; `next_sid` is the number of the next session, `numbers` those of commits."""
 
-    def __init__(self, known: Mapping[str, Entry], next_sid: int, clock: Callable[[], int]) -> None:
-        super().__init__(known, Rows(), clock)
+    def __init__(
+        self, known: Mapping[str, Entry], next_sid: int, clock: Callable[[], int], numbers: Iterator[int]
+    ) -> None:
+        super().__init__(known, Rows(numbers), clock)
+        self._numbers = numbers
         self.next_sid = next_sid
 
     def _new_sid(self, _: SessionHead) -> int:
@@ -39,7 +42,7 @@ class Batch(batch.Batch[Rows]):
     def back_to(self, mark: Mark) -> None:
         """Take back the commands since a mark."""
         self.entries, self._read, self.next_sid = mark[0].copy(), mark[1].copy(), mark[2]
-        self.rows = Rows()
+        self.rows = Rows(self._numbers)
 
     def read(self, database: Database, request: Request, things: list[Thing]) -> None:
         """Read things for a command. Rows gathered so far must have been written."""

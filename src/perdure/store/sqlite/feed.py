@@ -27,6 +27,15 @@ def unpack_ranges(ranges: bytes) -> Iterable[tuple[int, int, int]]:
     return cast("Iterable[tuple[int, int, int]]", _RANGE.iter_unpack(ranges))
 
 
+def last_number(database: Database) -> int:
+    """Return the number of the last commit. The newest of an environment always stays, so that none comes again."""
+    found, environment = 0, ""
+    while (row := one(database, sql("next_feed"), (environment,))) is not None:
+        (environment,) = row
+        found = max(found, one(database, sql("newest_commit"), (environment,))[0])
+    return found
+
+
 def feed(database: Database, environment: str, after: str, limit: int) -> FeedPage:
     """Return a page of the feed."""
     feed_id, floor = one(database, sql("feed"), (environment,))

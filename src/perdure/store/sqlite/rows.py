@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from perdure.records.sessions import SessionHead
@@ -33,10 +33,12 @@ _CLEAR_LIVE: Final = sql("clear_live")
 class Rows:
     """Rows to write. `others` are the seldom ones, kept in the order in which they were decided.
 
-    Of a head only the newest counts, so sessions that commit twice in one transaction write one body.
+    `numbers` are those of the feed's commits to come. Of a head only the newest counts, so sessions that commit twice
+    in one transaction write one body.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
         self.size = 0
         self.clear()
 
@@ -51,8 +53,7 @@ class Rows:
         self.ended: list[Row] = []
         self.receipts: list[Row] = []
         self.others: list[tuple[str, Row]] = []
-        self.ranges: dict[str, dict[int, list[int]]] = {}
-        self.at = 0
+        self.firsts: dict[int, int] = {}
 
     def add(self, sid: int, made: Decision, before: Row | None, after: Row) -> None:
         """Take over what a decision writes; `before` and `after` are the session's indexed columns."""
@@ -62,8 +63,8 @@ class Rows:
             kind = TYPE_NUMBERS.get(event.type, event.type)
             self.events.append((base | event.seq, kind, event.at, event.turn, event.run, event.op, event.data))
             self.size += len(event.data)
-        if made.events:
-            self._note(sid, made)
+        if made.events and sid not in self.firsts:
+            self.firsts[sid] = made.events[0].seq
         for change in made.changes:
             if (take := _TAKE.get(type(change))) is not None:
                 take(self, sid, change)
@@ -72,13 +73,6 @@ class Rows:
             self.sessions.append((sid, pack_id(head.id), head.environment, head.agent, head.key, *after))
         elif before != after:
             self.columns[sid] = (sid, *after)
-
-    def _note(self, sid: int, made: Decision) -> None:
-        """Note what the feed will tell of."""
-        first, last = made.events[0].seq, made.events[-1].seq
-        known = self.ranges.setdefault(made.head.environment, {}).setdefault(sid, [first, last])
-        known[1] = last
-        self.at = made.events[-1].at
 
     def remember(self, scope: bytes, asked: bytes, receipt: bytes) -> None:
         """Take over a receipt."""
@@ -99,9 +93,7 @@ class Rows:
             self._write_heads(database)
         if self.events:
             database.executemany(_INSERT_EVENT, self.events)
-            for environment, ranges in self.ranges.items():
-                packed = pack_ranges((sid, first, last) for sid, (first, last) in ranges.items())
-                database.execute(_PUT_COMMIT, (environment, self.at, packed))
+            self._write_feed(database)
         if self.turns:
             database.executemany(_INSERT_TURN, self.turns.values())
         if self.started:
@@ -113,6 +105,15 @@ class Rows:
         for statement, row in self.others:
             database.execute(statement, row)
         self.clear()
+
+    def _write_feed(self, database: Database) -> None:
+        ranges: dict[str, list[tuple[int, int, int]]] = {}
+        for sid, first in self.firsts.items():
+            head = self.heads[sid]
+            ranges.setdefault(head.environment, []).append((sid, first, head.last_seq))
+        at = self.events[-1][2]
+        for environment, written in ranges.items():
+            database.execute(_PUT_COMMIT, (environment, next(self._numbers), at, pack_ranges(written)))
 
     def _write_heads(self, database: Database) -> None:
         if self.sessions:

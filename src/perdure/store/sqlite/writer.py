@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -28,6 +29,7 @@ from perdure.store.sqlite.batch import Batch
 from perdure.store.sqlite.checkpoints import Checkpoints
 from perdure.store.sqlite.database import PATIENCE_MS, Database, one
 from perdure.store.sqlite.failures import closing, translate
+from perdure.store.sqlite.feed import last_number
 from perdure.store.sqlite.statements import sql
 from perdure.store.waiting import Errors, Missing, Waiting, committed, decide_all, publish
 from perdure.store.waiting import answer as answer_with
@@ -54,6 +56,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._known: dict[str, Entry] = {}
         self._next_sid: int = (one(database, sql("last_sid"))[0] or 0) + 1
+        self._numbers = count(last_number(database) + 1)
         self._waiting: deque[Waiting] = deque()
         self._jobs: deque[Callable[[], None]] = deque()
         self._flushed = 0
@@ -137,7 +140,7 @@ class Writer:
 
     def _begin(self, taken: list[Waiting]) -> None:
         self._began = time.perf_counter()
-        batch = Batch(self._known, self._next_sid, self._clock)
+        batch = Batch(self._known, self._next_sid, self._clock, self._numbers)
         try:
             self._database.execute("BEGIN IMMEDIATE")
         except Exception:
@@ -249,7 +252,7 @@ class Writer:
 
     def _in_thread_one_by_one(self, taken: list[Waiting]) -> None:
         """Start again with each command in a savepoint of its own, after one of them spoiled the batch."""
-        batch = Batch(self._known, self._next_sid, self._clock)
+        batch = Batch(self._known, self._next_sid, self._clock, self._numbers)
         try:
             self._in_thread_roll_back()
             self._in_thread_begin()

@@ -1,7 +1,10 @@
 -- name: put_commit
--- Which events were written in an environment; the newest commit always stays, so that numbers never come again.
-INSERT INTO commits (environment, number, at, ranges)
-VALUES (?1, (SELECT coalesce(max(number), 0) + 1 FROM commits WHERE environment = ?1), ?2, ?3);
+-- Which events were written in an environment.
+INSERT INTO commits (environment, number, at, ranges) VALUES (?1, ?2, ?3, ?4);
+
+-- name: next_feed
+-- The first environment after another that has commits.
+SELECT environment FROM commits WHERE environment > ?1 ORDER BY environment LIMIT 1;
 
 -- name: feed
 -- What cursors of this feed begin with, and where the environment's feed begins now.
