@@ -5,6 +5,9 @@ In shown output `…` stands for anything, on a line of its own for any lines, a
 (`SESSION_ID`) for ids: they are remembered when they are seen, and filled in where a later command has them. A comment
 `<!-- until: EVENT -->` lets the runner wait, as a person would, for that event of the newest turn or of the session;
 `<!-- not run -->` passes over a block.
+
+`perdure dev`, `serve` and `worker` are left running. A document that sets `PERDURE_STORE` to a PostgreSQL gets a new
+database of the tests' own in its place, and free ports in place of those that it names.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,9 +31,10 @@ from perdure.client.sync import Client
 
 _FENCE = re.compile(r"^(?:<!-- (?P<note>[^>]*) -->\n)?```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.M | re.S)
 _NAMES = re.compile(r"\b(?:[A-Z]+_)*(?:ID|PID|KEY_SECRET)\b")
-_VALUES = {"PID": r"\d+", "SERVER_PID": r"\d+"}
+_PORT = re.compile(r"\b737[0-9]\b")
 _ID = r"[0-9a-f-]{36}"
 # Commands that set up a machine and not Perdure.
+SERVERS = ("dev", "serve", "worker")
 SKIPPED = ("pip install", "make ", "git clone", "sudo ", "apt-get ", "systemctl ", "cd perdure")
 
 
@@ -70,15 +75,25 @@ def steps(block: Block) -> list[Step]:
 
 
 class DocRunner:
-    """One document at work in one folder. `replaced` are texts in its files that would take too long."""
+    """One document at work in one folder. `replaced` are texts in its files that would take too long.
 
-    def __init__(self, document: Path, folder: Path, replaced: dict[str, str] | None = None) -> None:
+    `database` returns the address of a new database.
+    """
+
+    def __init__(
+        self,
+        document: Path,
+        folder: Path,
+        replaced: dict[str, str] | None = None,
+        database: Callable[[], str] | None = None,
+    ) -> None:
         self._document = document
         self._folder = folder
         self._replaced = replaced or {}
+        self._database = database
         self._known: dict[str, str] = {}
-        self._server: subprocess.Popen[str] | None = None
-        self._port = 0
+        self._servers: list[subprocess.Popen[str]] = []
+        self._ports: dict[str, str] = {}
         self._url = ""
         self._seen = 0
 
@@ -118,10 +133,15 @@ class DocRunner:
         assert problem is None, f"{where}\n{problem}\nIt printed:\n{printed}"
 
     def _execute(self, words: list[str]) -> str:
-        if words[:2] == ["perdure", "dev"]:
-            return self._start(words[2:])
-        if words[:2] == ["kill", "-9"]:
-            return self._kill(int(words[2]))
+        words = [_PORT.sub(lambda match: self._port(match[0]), word) for word in words]
+        if words[0] == "perdure" and words[1] in SERVERS:
+            return self._start(words[1:])
+        if words[0] == "kill":
+            return self._kill(int(words[-1]), signal.SIGKILL if words[1] == "-9" else signal.SIGTERM)
+        if words[0] == "export" and words[1].startswith("PERDURE_STORE="):
+            assert self._database is not None
+            os.environ["PERDURE_STORE"] = self._database()
+            return ""
         if words[0] == "perdure":
             return self._perdure(words[1:])
         if words[0] in ("python", "pytest"):
@@ -145,48 +165,65 @@ class DocRunner:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    # --- the server
+    # --- servers and workers
+
+    def _port(self, shown: str) -> str:
+        """Return the port that stands for the one in the document."""
+        if shown not in self._ports:
+            with socket.socket() as found:
+                found.bind(("127.0.0.1", 0))
+                self._ports[shown] = str(found.getsockname()[1])
+        return self._ports[shown]
 
     def _start(self, words: list[str]) -> str:
-        where = [] if "--port" in words else ["--port", str(self._port)]
-        self._server = subprocess.Popen(
-            [sys.executable, "-u", "-m", "perdure.cli.main", "dev", *words, *where],
+        where = [] if "--port" in words or words[0] == "worker" else ["--port", self._port("7373")]
+        server = subprocess.Popen(
+            [sys.executable, "-u", "-m", "perdure.cli.main", *words, *where],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
         )
-        assert self._server.stdout is not None
+        self._servers.append(server)
+        assert server.stdout is not None
         printed = ""
-        for line in self._server.stdout:
+        for line in server.stdout:
             printed += line
-            if match := re.search(r"ready at (http://\S+:(\d+))", line):
-                self._url, self._port = match[1], int(match[2])
-                os.environ["PERDURE_API_URL"] = self._url
-                return printed.replace(str(self._port), "7373")
-        raise AssertionError(f"the server did not start:\n{printed}")
+            if match := re.search(r"ready at (http://\S+:\d+)", line):
+                if not self._url:
+                    self._url = os.environ["PERDURE_API_URL"] = match[1]
+                break
+            if line == "Perdure works\n":
+                break
+        else:
+            raise AssertionError(f"it did not start:\n{printed}")
+        for shown, port in self._ports.items():
+            printed = printed.replace(port, shown)
+        return printed
 
-    def _kill(self, pid: int) -> str:
-        os.kill(pid, signal.SIGKILL)
-        if self._server is not None and pid == self._server.pid:
-            self._server.wait(timeout=30)
-            assert self._server.stdout is not None
-            self._server.stdout.close()
+    def _kill(self, pid: int, number: signal.Signals) -> str:
+        os.kill(pid, number)
+        for server in [each for each in self._servers if each.pid == pid]:
+            server.wait(timeout=60)
+            self._servers.remove(server)
+            assert server.stdout is not None
+            server.stdout.close()
         return ""
 
     def stop(self) -> None:
-        """End the server, and before it the sessions with their processes."""
-        if self._server is None:
-            return
-        if self._server.poll() is None:
+        """End all servers and workers, and before them the sessions with their processes."""
+        running = [server for server in self._servers if server.poll() is None]
+        if running and self._url:
             with Client(self._url) as client:
                 for session in client.sessions.iter(status=["open", "closing"]):
                     client.session(session.id).cancel()
                     _until_ended(client, session.id)
-            self._server.terminate()
-            self._server.wait(timeout=30)
-        assert self._server.stdout is not None
-        self._server.stdout.close()
+        for server in running:
+            server.terminate()
+        for server in self._servers:
+            server.wait(timeout=60)
+            assert server.stdout is not None
+            server.stdout.close()
 
     def _await_event(self, kind: str) -> None:
         turn = self._known["TURN_ID"] if kind.startswith("turn.") else None
@@ -222,7 +259,7 @@ class DocRunner:
                 pattern += ".*"
             elif _NAMES.fullmatch(piece):
                 names.append(piece)
-                pattern += f"({_VALUES.get(piece, _ID)})"
+                pattern += r"(\d+)" if piece.endswith("PID") else f"({_ID})"
             else:
                 pattern += re.escape(piece)
         match = re.fullmatch(pattern, printed)

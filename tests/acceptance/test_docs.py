@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from doc_runner import DocRunner, blocks, steps
 from docs.make_reference import PAGES, page
+from many_parts import PostgresServer, database_server
 
 from perdure.api.events import EVENT_TYPES
 from perdure.authoring.config import read_config
@@ -33,13 +37,31 @@ def shown(path: Path) -> str:
 # --- what documents show is so
 
 
+@pytest.fixture(scope="module")
+def new_database() -> Iterator[Callable[[], str]]:
+    """Makes databases on a PostgreSQL server that is started when the first one is wanted."""
+    with ExitStack() as servers:
+        started: list[PostgresServer] = []
+
+        def make() -> str:
+            if not started:
+                started.append(servers.enter_context(database_server()))
+            return started[0].url(started[0].new_database())
+
+        yield make
+
+
 @pytest.mark.parametrize("document", RUN, ids=shown)
-def test_a_document_does_what_it_shows(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_does_what_it_shows(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_database: Callable[[], str]
+) -> None:
     monkeypatch.setenv("PERDURE_API_URL", "")
+    monkeypatch.setenv("PERDURE_STORE", "")
+    del os.environ["PERDURE_STORE"]  # so that what the document sets is undone
     monkeypatch.setenv("PERDURE_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.delenv("PERDURE_API_KEY", raising=False)
     (tmp_path / "work").mkdir()
-    runner = DocRunner(document, tmp_path / "work", SOONER)
+    runner = DocRunner(document, tmp_path / "work", SOONER, new_database)
     try:
         assert runner.run() > 0
     finally:
