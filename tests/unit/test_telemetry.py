@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from perdure.rules import commands as c
 from perdure.store.sqlite import SqliteStore
 from perdure.telemetry import exposition, traces
 from perdure.telemetry.instruments import OTHER, SERIES, Counter, Gauge, Histogram, recording
+from perdure.telemetry.metrics import ALL
 from perdure.telemetry.observer import observe
 from perdure.telemetry.traces import Span, SpanId, of_turn, parse
 
@@ -106,7 +108,7 @@ def test_a_gauge_is_the_sum_of_what_its_sources_say() -> None:
     first()
     assert gauge.samples() == [((), 3.0)]
     second()
-    assert gauge.samples() == [((), 0.0)]
+    assert gauge.samples() == []
 
 
 # --- Prometheus
@@ -114,7 +116,14 @@ def test_a_gauge_is_the_sum_of_what_its_sources_say() -> None:
 
 def test_what_is_shown_is_what_prometheus_reads(counting: None) -> None:
     names = {name for name, _ in values()}
-    assert {"perdure_commits_total", "perdure_sessions_awake", "process_cpu_seconds_total"} <= names
+    assert {"perdure_commits_total", "process_cpu_seconds_total"} <= names
+
+
+def test_the_guide_lists_all_metrics() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "monitor.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(perdure_\w+)` \| ([^|]*) \| ([^|]*) \|$", text, re.M)
+    told = [(name, tuple(re.findall(r"`(\w+)`", labels)), meaning.lower()) for name, labels, meaning in rows]
+    assert told == [(each.name, each.labels, each.meaning.lower()) for each in ALL]
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

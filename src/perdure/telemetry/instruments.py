@@ -78,8 +78,9 @@ class Gauge(Instrument):
         return lambda: self._sources.pop(key, None) and None
 
     def samples(self) -> list[tuple[Labels, float]]:
-        """Return the value now."""
-        return [((), float(sum(source() for source in list(self._sources.values()))))]
+        """Return the value now; none where nobody has one."""
+        sources = list(self._sources.values())
+        return [((), float(sum(source() for source in sources)))] if sources else []
 
 
 class Distribution:
