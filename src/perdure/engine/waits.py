@@ -10,7 +10,7 @@ import msgspec
 from perdure.records.sessions import Event, QueuedTurn, SessionHead, Turn, TurnStatus
 from perdure.store.port import Committed
 
-_ENDS: Final[dict[str, TurnStatus]] = {
+ENDS: Final[dict[str, TurnStatus]] = {
     "turn.completed": "completed",
     "turn.failed": "failed",
     "turn.interrupted": "interrupted",
@@ -63,7 +63,7 @@ class TurnWaits:
         if news.command is None:
             self._hinted(turns, news.head)
         for event in news.events:
-            if event.type in _ENDS and event.turn in turns:
+            if event.type in ENDS and event.turn in turns:
                 ended = _ended(event, before, running)
                 for future in turns.pop(event.turn):
                     if not future.done():
@@ -92,7 +92,7 @@ def _ended(event: Event, head: SessionHead | None, running: QueuedTurn | None) -
         id=running.id,
         session_id=head.id,
         number=running.number,
-        status=_ENDS[event.type],
+        status=ENDS[event.type],
         input_json=running.input_json,
         created_at=running.created_at,
         result_json=_bytes(outcome.result),

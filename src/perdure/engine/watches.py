@@ -19,6 +19,7 @@ from perdure.engine.service import (
     WatchEnd,
     WatchItem,
 )
+from perdure.engine.waits import ENDS
 from perdure.errors import InvalidCursor, SessionNotFound
 from perdure.records.sessions import SessionHead
 from perdure.rules.commands import WriteLive
@@ -132,6 +133,7 @@ class Follower:
         self._cursor = after or 0
         self._watcher = Watcher()
         self._shown: dict[str, tuple[str, int]] = {}
+        self._turn_ended = False
 
     async def follow(self) -> AsyncIterator[WatchItem]:
         """Yield a snapshot or the events after the cursor, the live slots, `CaughtUp`, then news until the end."""
@@ -186,6 +188,8 @@ class Follower:
             page = await self._store.events(self._session_id, self._cursor, PAGE)
             for event in page.events:
                 self._cursor = event.seq
+                # Its live slots have gone with it, and the hint that said so may be lost.
+                self._turn_ended = self._turn_ended or event.type in ENDS
                 yield EventItem(event)
             if not page.has_more:
                 return
@@ -203,10 +207,11 @@ class Follower:
                     yield item
             for item in self._take_live():
                 yield item
-            if watcher.live_doubted:
+            if watcher.live_doubted or (self._turn_ended and self._shown):
                 watcher.live_doubted = False
                 for item in await self._reread_live():
                     yield item
+            self._turn_ended = False
             if watcher.terminal and watcher.last_seq <= self._cursor:
                 yield WatchEnd(self._cursor)
                 return
