@@ -24,7 +24,7 @@ from perdure.engine.specs import RunDriver, spec_of
 from perdure.engine.timers import Timers
 from perdure.engine.waits import TurnWaits
 from perdure.engine.watches import Hub
-from perdure.errors import PerdureError, SessionNotFound
+from perdure.errors import PerdureError, SessionNotFound, StaleFence
 from perdure.hosts.inline import InlineHost
 from perdure.hosts.protocol import Guest, Host, RunSpec
 from perdure.records import instants
@@ -174,6 +174,8 @@ class Engine:
     async def _end_inline(self, driver: SessionDriver) -> None:
         try:
             await driver.end("server_stopped")
+        except StaleFence:
+            self.let_go(driver)
         except Exception:
             # The stop goes on for all others, and processes are to be let go of.
             log.exception("session %s could not be ended; its next worker settles it", driver.head.id)
