@@ -155,11 +155,12 @@ def shown_sections(entries: Iterable[e.Entry]) -> dict[str, str]:
     shown: dict[str, str] = {}
     for entry in entries:
         if isinstance(entry, e.SectionsChange):
-            shown = _changed(shown, entry)
+            shown = changed_sections(shown, entry)
     return shown
 
 
-def _changed(shown: Mapping[str, str], change: e.SectionsChange) -> dict[str, str]:
+def changed_sections(shown: Mapping[str, str], change: e.SectionsChange) -> dict[str, str]:
+    """Return the sections that are shown after one more change, in their order."""
     known = {**({} if change.whole else shown), **change.sections}
     order = [*change.order, *(key for key in known if key not in change.order)]
     return {key: text for key in order if (text := known.get(key)) is not None}
