@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-from tests.simulation.nodes import SCOPE, Node, Unreachable
 from tests.simulation.plan import Act, Talk
+from tests.simulation.simulated_nodes import SCOPE, Node, Unreachable
 from tests.simulation.truth import Truth
 
 from perdure.engine.operations import EngineService
@@ -131,8 +131,9 @@ class Client:
         await self.get("send", lambda service: service.send(SCOPE, session, act.text, idempotency_key=key))
 
     async def _steer(self, act: Act, session: str) -> None:
-        if self.receipts:
-            turn, key = self.receipts[-1]["turn_id"], self.key()
+        head = self.world.truth.head(session)
+        if head is not None and head.active is not None:
+            turn, key = head.active.id, self.key()
             await self.get(
                 "steer", lambda service: service.send_to_turn(SCOPE, session, turn, act.text, idempotency_key=key)
             )

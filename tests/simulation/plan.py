@@ -9,7 +9,7 @@ from typing import Final
 AGENTS: Final = ("plain", "plain", "plain", "careful", "hasty", "brief")
 """`careful` has an `init`, `hasty` a longest duration of a turn, `brief` closes when idle."""
 
-WORDS: Final = ("w", "w", "w", "l", "s", "s", "S", "q", "m", "r", "x", "c")
+WORDS: Final = ("w", "w", "w", "l", "l", "s", "s", "S", "S", "q", "m", "m", "r", "x", "c")
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,15 @@ def draw(seed: int) -> Plan:
     servers = random.choice((0, 0, 1)) if shared else 0
     talks = tuple(_talk(random) for _ in range(random.choice((1, 1, 2, 3))))
     length = max(talk.start + sum(act.pause for act in talk.acts) for talk in talks) + random.uniform(0.5, 4)
-    mishaps = [_mishap(random, workers + servers, length, shared) for _ in range(random.choice((0, 1, 1, 2, 3, 4)))]
+    lease = random.choice((1.0, 2.0, 3.0))
+    count = random.choice((0, 1, 2, 3, 4, 6, 8))
+    mishaps = [_mishap(random, workers + servers, length, lease, shared) for _ in range(count)]
     return Plan(
         seed=seed,
         shared=shared,
         workers=workers,
         servers=servers,
-        lease=random.choice((1.0, 2.0, 3.0)),
+        lease=lease,
         sleep_after=random.choice((0.0, 1.0, 60.0)),
         latency=random.choice((0.0002, 0.002, 0.002, 0.02)),
         loses_answers=random.choice((0.0, 0.0, 0.02, 0.1)),
@@ -103,7 +105,19 @@ def _talk(random: Random) -> Talk:
     )
 
 
-_ACTS: Final = ("input",) * 8 + ("send", "send", "steer", "interrupt", "interrupt", "wait", "wait", "close", "cancel")
+_ACTS: Final = ("input",) * 8 + (
+    "send",
+    "send",
+    "steer",
+    "steer",
+    "steer",
+    "interrupt",
+    "interrupt",
+    "wait",
+    "wait",
+    "close",
+    "cancel",
+)
 
 
 def _act(random: Random) -> Act:
@@ -117,7 +131,10 @@ def _said(random: Random) -> str:
     words = []
     for _ in range(random.choice((0, 1, 1, 2, 3, 4))):
         word = random.choice(WORDS)
-        if word in ("s", "c"):
+        if word == "m":
+            # What is said to it arrives while it waits.
+            word = f"m s:{random.uniform(0.1, 3):.2f}"
+        elif word in ("s", "c"):
             word += f":{random.choice((0.0, 0.01, 0.3, random.uniform(0, 2))):.3f}"
         elif word == "S":
             word = f"s:{random.uniform(1, 8):.1f}"
@@ -129,7 +146,7 @@ _MISHAPS: Final = ("crash", "crash", "freeze", "freeze", "cut", "cut", "deaf", "
 _ALONE: Final = ("crash", "crash", "freeze", "clock", "drain", "down", "slow")
 
 
-def _mishap(random: Random, nodes: int, length: float, shared: bool) -> Mishap:
+def _mishap(random: Random, nodes: int, length: float, lease: float, shared: bool) -> Mishap:
     kind = random.choice(_MISHAPS if shared else _ALONE)
-    seconds = random.choice((random.uniform(0.05, 1), random.uniform(1, 6), random.uniform(4, 12)))
+    seconds = random.choice((random.uniform(0.02, 0.5), random.uniform(0.3, 1.1) * lease, random.uniform(1, 4) * lease))
     return Mishap(random.uniform(0, length), kind, random.randrange(nodes), seconds, random.choice((0, 1, 3, 10, 30)))

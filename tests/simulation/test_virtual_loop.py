@@ -25,7 +25,7 @@ def test_time_jumps_to_the_next_timer() -> None:
         return loop.time()
 
     began = time.monotonic()
-    assert run(main()) == 7205
+    assert run(main()) == pytest.approx(7205, abs=0.001)
     assert time.monotonic() - began < 5
 
 
@@ -113,7 +113,7 @@ def test_a_frozen_process_goes_on_where_it_stood() -> None:
         async def count() -> None:
             for number in range(4):
                 await asyncio.sleep(1)
-                told.append((loop.time(), number))
+                told.append((round(loop.time(), 3), number))
 
         counting = loop.create_task(count(), context=place.context)
         await asyncio.sleep(1.5)

@@ -20,6 +20,9 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
+A_STEP: Final = 1e-6
+"""The seconds that one step takes: nothing is for nothing, and who looks at the clock for ever sees it move."""
+
 
 class Process:
     """Whose callbacks they are. `fuse` is called once `steps` more of them have run."""
@@ -179,7 +182,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         lively = self._lively
         self._steps_left -= 1
-        if not lively or self._steps_left < 0:
+        self._now += A_STEP
+        timers = self._timers
+        if not lively or self._steps_left < 0 or (timers and timers[0][0] <= self._now):
             self._advance()
             return
         process = lively[0] if len(lively) == 1 else lively[int(self._random() * len(lively))]
