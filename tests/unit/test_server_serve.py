@@ -100,6 +100,8 @@ async def test_a_server_that_lingers_refuses_what_comes_and_says_when_to_ask_aga
         assert (await client.get(f"/v1/sessions/{fake.SESSION}")).status_code == 200
         server.stop()
         await app.state.stopping.future()
+        # Clients that keep a connection are led away from it, too.
+        assert (await client.get(f"/v1/sessions/{fake.SESSION}")).headers["connection"] == "close"
         async with httpx2.AsyncClient(base_url=server.url) as late:
             for path in (f"/v1/sessions/{fake.SESSION}", f"/v1/sessions/{fake.SESSION}/watch", "/readyz"):
                 reply = await late.get(path)

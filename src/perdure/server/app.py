@@ -33,6 +33,7 @@ from perdure.server.table import OPERATIONS
 
 _BUSY: Final = frozenset({"enqueue", "wait_turn", "list_events"})
 """What is asked most often comes first, because routes are tried in order."""
+_CLOSE: Final = (b"connection", b"close")
 
 
 def build_app(
@@ -134,7 +135,9 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (REQUEST_ID, request_id.encode())]
+                # Whoever is answered while the server stops is to find another one by his next request.
+                leave = [_CLOSE] if self._stopping.begun else []
+                message["headers"] = [*message["headers"], (REQUEST_ID, request_id.encode()), *leave]
             await send(message)
 
         try:
