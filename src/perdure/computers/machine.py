@@ -28,8 +28,8 @@ def machine_id(data: Path) -> str:
         raise StoreError(f"The machine's id in {path} cannot be had: {error}. Nothing was started.") from error
     if not found:
         raise StoreError(
-            f"The machine's id in {path} is empty. Nothing was started; restore the file, since sessions with Computers "
-            "in this folder are found by it."
+            f"The machine's id in {path} is empty. Nothing was started; restore the file, since sessions whose "
+            "Computers are in this folder are found by it."
         )
     return found
 
