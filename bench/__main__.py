@@ -12,6 +12,7 @@ import time
 import traceback
 from typing import Any
 
+from bench.environments import PeerUnavailable
 from bench.report import Report
 from bench.stage import staged
 from bench.workloads import NAMES
@@ -41,11 +42,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _one(name: str, *, as_json: bool) -> tuple[Report, bool]:
     """Run a workload; one that breaks says so and does not take the others with it (exit status 2 in the end)."""
-    workload: Any = importlib.import_module(f"bench.workloads.{name}")
+    workload: Any = importlib.import_module(f"bench.workloads.{name.replace('-', '_')}")
     report, finished, start = Report(name, workload.TITLE), True, time.monotonic()
     try:
         with staged(report) as stage:
             workload.run(stage)
+    except PeerUnavailable as why:
+        finished = False
+        report.notes.append(f"NOT MEASURED: {why}")
     except Exception:
         finished = False
         report.notes.append(f"BROKE OFF: {traceback.format_exc()}")

@@ -20,6 +20,9 @@ MODULES = {
     "ref": "bench.peers.ref.driver",
     "langgraph": "bench.peers.langgraph.driver",
     "dbos": "bench.peers.dbos.driver",
+    "restate": "bench.peers.restate.driver",
+    "pgref": "bench.peers.pgref.driver",
+    "http": "bench.ours.caller",
 }
 PATIENCE = 150.0
 """Seconds for one operation; a driver that takes longer is killed and the workload fails."""

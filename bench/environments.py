@@ -1,4 +1,7 @@
-"""A Python environment for each peer, made on demand from its pinned requirements under bench/.venvs."""
+"""An environment for each peer, made on demand from its pinned requirements under bench/.venvs.
+
+Python packages come from `requirements.txt`, programs that are published on npm from `package.json`, if there is one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-PEERS = ("langgraph", "dbos")
+PEERS = ("langgraph", "dbos", "restate")
 
 
 class PeerUnavailable(Exception):
@@ -29,24 +32,32 @@ def python_for(system: str) -> Path:
 
 def _ensure(peer: str) -> Path:
     folder = HERE / ".venvs" / peer
-    requirements = HERE / "peers" / peer / "requirements.txt"
-    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    sources = [path for name in ("requirements.txt", "package.json") if (path := HERE / "peers" / peer / name).exists()]
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     stamp, python = folder / "requirements.sha256", folder / "bin" / "python"
     if not (stamp.exists() and stamp.read_text() == wanted):
         print(f"bench: installing {peer} into {folder.relative_to(ROOT)} (once)", file=sys.stderr)
-        _install(folder, python, requirements)
+        shutil.rmtree(folder, ignore_errors=True)
+        venv.create(folder, with_pip=True)
+        for source in sources:
+            _install(source, folder, python)
         stamp.write_text(wanted)
     return python
 
 
-def _install(folder: Path, python: Path, requirements: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    venv.create(folder, with_pip=True)
-    done = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "--requirement", requirements],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+def _install(source: Path, folder: Path, python: Path) -> None:
+    if source.suffix == ".txt":
+        _run("pip install", [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(source)], folder)
+        return
+    shutil.copy(source, folder)
+    npm = shutil.which("npm")
+    if npm is None:
+        raise PeerUnavailable("npm is not installed, and the peer's server is published there")
+    _run("npm install", [npm, "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock"], folder)
+
+
+def _run(what: str, command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise PeerUnavailable(f"pip install failed: {done.stderr.strip().splitlines()[-1]}")
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        raise PeerUnavailable(f"{what} failed: {said[-1]}")

@@ -62,9 +62,8 @@ def _versions(hello: Mapping[str, Any]) -> str:
 def _goal_lines(goals: Sequence[Goal]) -> list[str]:
     lines = []
     for goal in goals:
-        sign = ">=" if goal.at_least else "<"
         value = "-" if goal.value is None else f"{number(goal.value)} {goal.unit}"
-        lines.append(f"  goal {goal.verdict:>12}: {goal.what}: {value} (wanted {sign} {goal.bound:g} {goal.unit})")
+        lines.append(f"  goal {goal.verdict:>12}: {goal.what}: {value} (wanted {goal.sign} {goal.bound:g} {goal.unit})")
     return lines
 
 

@@ -95,17 +95,27 @@ class Goal:
     bound: float
     at_least: bool = False
     unit: str = "x"
+    at_most: bool = False
+    """The bound itself is good enough."""
 
     @property
     def verdict(self) -> Verdict:
         if self.value is None:
             return "not measured"
-        met = self.value >= self.bound if self.at_least else self.value < self.bound
+        if self.at_least:
+            met = self.value >= self.bound
+        else:
+            met = self.value <= self.bound if self.at_most else self.value < self.bound
         return "met" if met else "MISSED"
 
+    @property
+    def sign(self) -> str:
+        if self.at_least:
+            return ">="
+        return "<=" if self.at_most else "<"
+
     def as_json(self) -> dict[str, Any]:
-        sign = ">=" if self.at_least else "<"
         value = None if self.value is None else round(self.value, 4)
-        return {"goal": self.what, "value": value, "unit": self.unit, "bound": f"{sign} {self.bound:g}"} | {
+        return {"goal": self.what, "value": value, "unit": self.unit, "bound": f"{self.sign} {self.bound:g}"} | {
             "verdict": self.verdict
         }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -17,8 +19,8 @@ from perdure.engine.service import Scope
 from perdure.records import instants
 from perdure.records.ids import new_id
 from perdure.records.sessions import Issuer
-from perdure.store.port import Deployment
-from perdure.store.sqlite import SqliteStore
+from perdure.store import open_store
+from perdure.store.port import Committed, Deployment
 
 PROJECT = Path(__file__).parent.parent / "project"
 SCOPE = Scope("demo", "development", Issuer("user", "bench"))
@@ -34,23 +36,37 @@ class Receipt(msgspec.Struct):
 
 
 class Perdure:
-    """One engine on one data folder. Conversations have names here and ids there."""
+    """One engine on one data folder, with its store in it or at a URL. Conversations have names here and ids there."""
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
-        self._folder = folder
-        self._store = SqliteStore(folder)
-        self._engine = Engine(self._store, folder, Deployments(self._store, folder), settings=settings)
-        self._service = EngineService(self._engine)
+    def __init__(self, folder: Path, settings: Settings, store: str | None = None) -> None:
+        self._folder, self._settings = folder, settings
+        self._store = open_store(store or folder)
+        self._acknowledged = 0
         self._sessions: dict[str, str] = {}
         self._receipts = msgspec.json.Decoder(Receipt)
 
     async def open(self) -> None:
         await self._store.open()
+        # Only a store that is open can say whether it is shared.
+        deployments = Deployments(self._store, self._folder)
+        self._engine = Engine(self._store, self._folder, deployments, settings=self._settings)
+        self._service = EngineService(self._engine)
         project = load_project(PROJECT)
         deployment = Deployment(new_id(), SCOPE.id, "bench", instants.now(), str(PROJECT), project.definitions)
         stored = await self._store.put_deployment(deployment)
-        await self._engine.deployments.promote(SCOPE.id, stored.id)
+        await deployments.promote(SCOPE.id, stored.id)
+        self._store.subscribe(self._count)
         await self._engine.start()
+
+    def _count(self, news: Committed) -> None:
+        # Without a command it tells of another process's commit.
+        self._acknowledged += news.command is not None
+
+    async def counted(self, work: Callable[..., Awaitable[dict[str, Any]]], **arguments: Any) -> dict[str, Any]:
+        """What `work` answers, and how many commands were acknowledged as durable meanwhile."""
+        before = self._acknowledged
+        answer = await work(self.turn, **arguments)
+        return {**answer, "acknowledged": self._acknowledged - before}
 
     async def turn(self, conversation: str, index: int) -> None:
         """One whole turn: admitted, run, its end committed and known here."""

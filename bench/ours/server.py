@@ -44,7 +44,7 @@ class Server:
         """
         project, self._log = folder / "project", folder / "server.log"
         shutil.copytree(PROJECT, project, dirs_exist_ok=True)
-        self.port = _free_port()
+        self.port = free_port()
         command = [str(Path(sys.executable).with_name("perdure")), "dev", str(project), "--data", str(folder / "data")]
         with self._log.open("a") as log:
             self.process = subprocess.Popen(
@@ -92,7 +92,7 @@ def serving(folder: Path) -> Iterator[Server]:
         server.stop()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,5 +1,8 @@
-"""One module a workload; each has `TITLE` and `run(stage)`, which fills the stage's report."""
+"""One module a workload, with underscores for dashes; each has `TITLE` and `run(stage)`, which fills the report."""
 
 from __future__ import annotations
 
-NAMES = ("turns", "http", "growth", "wake", "sleepers", "process", "recovery")
+EMBEDDED = ("turns", "http", "growth", "wake", "sleepers", "process", "recovery")
+SHARED = ("pg-turns", "pg-create", "pg-wake")
+"""Those on PostgreSQL."""
+NAMES = (*EMBEDDED, *SHARED)

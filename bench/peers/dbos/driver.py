@@ -1,4 +1,6 @@
-"""DBOS on its SQLite system database, called in process: a turn is one workflow with one step.
+"""DBOS on its SQLite system database, or on PostgreSQL, called in process: a turn is one workflow with one step.
+
+`python -m bench.peers.dbos.driver FOLDER [postgresql://…]`
 
 The three durable points: the workflow's row with its input, the step's recorded output, the workflow's recorded result.
 DBOS does not order the turns of a conversation; here the load does, which is the cheapest way to have them ordered.
@@ -51,21 +53,22 @@ def journal_mode(path: Path) -> str:
         return str(database.execute("PRAGMA journal_mode").fetchone()[0])
 
 
-async def hello(path: Path) -> dict[str, Any]:
+async def hello(path: Path | None) -> dict[str, Any]:
+    sqlite = f"SQLite journal_mode={journal_mode(path)}, synchronous: SQLite's default, FULL" if path else None
     return {
         "system": "dbos",
         "versions": {"dbos": version("dbos"), "sqlalchemy": version("sqlalchemy")},
-        "durability": f"SQLite journal_mode={journal_mode(path)}, synchronous: SQLite's default, FULL",
+        "durability": sqlite or "PostgreSQL, its own pool and settings",
     }
 
 
 async def main() -> None:
     answers = wire.take_stdout()
-    path = Path(sys.argv[1]) / "dbos.db"
+    path = Path(sys.argv[1]) / "dbos.db" if len(sys.argv) == 2 else None
     DBOS(
         config={
             "name": "bench",
-            "system_database_url": f"sqlite:///{path}",
+            "system_database_url": f"sqlite:///{path}" if path else sys.argv[2],
             "log_level": "ERROR",
             "run_admin_server": False,
             "application_version": "1",

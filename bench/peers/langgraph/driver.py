@@ -1,4 +1,6 @@
-"""LangGraph, a thread a conversation, SQLite checkpointer, `durability="sync"`.
+"""LangGraph, a thread a conversation, SQLite or Postgres checkpointer, `durability="sync"`.
+
+`python -m bench.peers.langgraph.driver FOLDER [postgresql://…]`
 
 The graph has two nodes, so that a turn has the three durable points of ours: the checkpoint of the input, the one after
 the node that makes the output, the one after the node that makes the response. Messages are plain dicts under
@@ -10,17 +12,21 @@ from __future__ import annotations
 import asyncio
 import operator
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
 
 from bench import disk, load, wire
-
-PACKAGES = ("langgraph", "langgraph-checkpoint-sqlite")
 
 
 class State(TypedDict):
@@ -39,7 +45,7 @@ async def respond(state: State) -> dict[str, Any]:
     return {"messages": [{"role": "assistant", "content": load.RESPONSE}]}
 
 
-def build(saver: AsyncSqliteSaver) -> Any:
+def build(saver: BaseCheckpointSaver[Any]) -> Any:
     graph = StateGraph(State)
     graph.add_node("work", work)
     graph.add_node("respond", respond)
@@ -73,12 +79,15 @@ async def pragma(saver: AsyncSqliteSaver, name: str) -> Any:
         return row[0]
 
 
-async def hello(saver: AsyncSqliteSaver) -> dict[str, Any]:
-    journal, sync = await pragma(saver, "journal_mode"), await pragma(saver, "synchronous")
+async def hello(saver: AsyncSqliteSaver | AsyncPostgresSaver) -> dict[str, Any]:
+    package, store = "langgraph-checkpoint-postgres", "PostgreSQL, a pool of 10 to 20 connections"
+    if isinstance(saver, AsyncSqliteSaver):
+        journal, sync = await pragma(saver, "journal_mode"), await pragma(saver, "synchronous")
+        package, store = "langgraph-checkpoint-sqlite", f"SQLite journal_mode={journal}, synchronous={sync} (2 = FULL)"
     return {
         "system": "langgraph",
-        "versions": {name: version(name) for name in PACKAGES},
-        "durability": f"SQLite journal_mode={journal}, synchronous={sync} (2 = FULL), durability=sync",
+        "versions": {name: version(name) for name in ("langgraph", package)},
+        "durability": f"{store}, durability=sync",
     }
 
 
@@ -87,13 +96,27 @@ async def stored(path: Path) -> int:
     return await asyncio.to_thread(disk.stored, path)
 
 
+@asynccontextmanager
+async def saving(path: Path, url: str | None) -> AsyncIterator[AsyncSqliteSaver | AsyncPostgresSaver]:
+    """The checkpointer, set up."""
+    if url is None:
+        async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
+            await saver.setup()
+            yield saver
+        return
+    # As its documentation has it, and prepared from the first use on.
+    settings: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    async with AsyncConnectionPool(url, min_size=10, max_size=20, kwargs=settings) as pool:
+        postgres = AsyncPostgresSaver(pool)
+        await postgres.setup()
+        yield postgres
+
+
 async def main() -> None:
     answers = wire.take_stdout()
     path = Path(sys.argv[1]) / "langgraph.db"
-    async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
-        await saver.setup()
-        graph = build(saver)
-        one = partial(turn, graph)
+    async with saving(path, sys.argv[2] if len(sys.argv) > 2 else None) as saver:
+        one = partial(turn, build(saver))
         await wire.serve(
             {
                 "hello": partial(hello, saver),
@@ -101,7 +124,7 @@ async def main() -> None:
                 "create": partial(load.open_many, one),
                 "extend": partial(load.extend, one),
                 "hold": partial(gate.hold, one),
-                "recover": partial(recover, graph),
+                "recover": partial(recover, build(saver)),
                 "stored": partial(stored, path),
             },
             answers,

@@ -1,0 +1,3 @@
+"""The bare limit of three commits a turn on PostgreSQL, with group commit."""
+
+from __future__ import annotations
