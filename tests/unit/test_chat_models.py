@@ -17,8 +17,9 @@ from perdure.chat import entries as e
 from perdure.chat import messages
 from perdure.chat import transcript as t
 from perdure.chat.deltas import Became, Begun, Draft, Grew
+from perdure.chat.entries import Failure
 from perdure.chat.errors import ModelNotAvailable
-from perdure.chat.failures import Failure, ModelFailed
+from perdure.chat.failures import ModelFailed
 from perdure.chat.models import Models, generate, make_model
 from perdure.chat.retries import RetryPolicy, retry_at
 

@@ -92,13 +92,13 @@ def order_of(decisions: Sequence[Decision]) -> Literal["parallel", "sequential"]
     return "sequential" if is_sequential else "parallel"
 
 
-def ends_turn(results: Sequence[Finished]) -> bool:
+def ends_turn(results: Sequence[Finished | e.ToolResult]) -> bool:
     """Tell whether a round ends its turn: all of its results ask for it, or one hands the conversation over."""
     if any(result.handoff is not None for result in results):
         return True
     return bool(results) and all(result.terminate for result in results)
 
 
-def handed_over(results: Sequence[Finished]) -> str | None:
+def handed_over(results: Sequence[Finished | e.ToolResult]) -> str | None:
     """Return the text that the conversation begins anew with; the last in the order of the calls wins."""
     return next((result.handoff for result in reversed(results) if result.handoff is not None), None)

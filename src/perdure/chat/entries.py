@@ -19,6 +19,23 @@ FORMAT: Final = 1
 ENTRY_BYTES: Final = 8 * 1024 * 1024
 ENTRY_PARTS: Final = 1024
 
+FailureKind: TypeAlias = Literal[
+    "rate_limit",
+    "overloaded",
+    "server",
+    "connection",
+    "timeout",
+    "cut",
+    "malformed",
+    "overflow",
+    "quota",
+    "credentials",
+    "not_found",
+    "rejected",
+    "refused",
+    "misused",
+]
+RETRYABLE: Final = frozenset({"rate_limit", "overloaded", "server", "connection", "timeout", "cut", "malformed"})
 StopReason: TypeAlias = Literal["answer", "tools", "length", "refused", "aborted", "error", "lost"]
 Outcome: TypeAlias = Literal["done", "failed", "interrupted", "aborted", "refused", "invalid"]
 
@@ -116,6 +133,20 @@ class Origin(_Plain, frozen=True, kw_only=True):
     finish: str | None = None
 
 
+class Failure(_Plain, frozen=True):
+    """Why a model call failed. `retry_after` is what the provider asked to wait, in microseconds."""
+
+    kind: FailureKind
+    message: str
+    retry_after: int | None = None
+    status: int | None = None
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.kind in RETRYABLE
+
+
 class Diagnostic(_Plain, frozen=True):
     """A remark of the harness about a tool's run: a code for programs and a message that models read too."""
 
@@ -160,7 +191,7 @@ class AssistantMessage(_Entry, frozen=True, kw_only=True, tag="assistant"):
     model: str
     origin: Origin = Origin()
     usage: Usage | None = None
-    error: str | None = None
+    failure: Failure | None = None
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -177,7 +208,8 @@ class ToolResult(_Entry, frozen=True, kw_only=True, tag="tool_result"):
     """What became of one call: that in place `slot` of the assistant message `answers`.
 
     Providers repeat call ids, so the place and not `call` tells calls apart. `details` is for programs and people and
-    is not shown to models. `took` is in microseconds.
+    is not shown to models. `took` is in microseconds. `terminate`, `handoff` and `add_tools` are what the tool asked of
+    the harness.
     """
 
     answers: str
@@ -189,6 +221,9 @@ class ToolResult(_Entry, frozen=True, kw_only=True, tag="tool_result"):
     details: Any = None
     diagnostics: tuple[Diagnostic, ...] = ()
     took: int | None = None
+    terminate: bool = False
+    handoff: str | None = None
+    add_tools: tuple[str, ...] = ()
 
     @property
     def is_error(self) -> bool:

@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from perdure.chat import entries as e
+from perdure.chat.entries import Failure
+from perdure.chat.entries import FailureKind as Kind
 
 if TYPE_CHECKING:
     from perdure.chat.models import Generated
 
-Kind: TypeAlias = Literal[
-    "rate_limit",
-    "overloaded",
-    "server",
-    "connection",
-    "timeout",
-    "cut",
-    "malformed",
-    "overflow",
-    "quota",
-    "credentials",
-    "not_found",
-    "rejected",
-    "refused",
-    "misused",
-]
-
-RETRYABLE: Final = frozenset({"rate_limit", "overloaded", "server", "connection", "timeout", "cut", "malformed"})
 _RETRYABLE_STATUS: Final = frozenset({408, 409, 425, 429})
 _MESSAGE_CHARACTERS: Final = 2000
 _SECOND: Final = 1_000_000
-
-
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a model call failed. `retry_after` is what the provider asked to wait, in microseconds."""
-
-    kind: Kind
-    message: str
-    retry_after: int | None = None
-    status: int | None = None
-
-    @property
-    def is_retryable(self) -> bool:
-        """Whether the same request may succeed later."""
-        return self.kind in RETRYABLE
 
 
 class ModelFailed(Exception):
@@ -60,6 +28,20 @@ class ModelFailed(Exception):
     def parts(self) -> tuple[e.AnswerPart, ...]:
         """The parts of the answer that had come."""
         return self.generated.parts if self.generated is not None else ()
+
+    def entry(self, entry_id: str, at: int, model: str, turn: int | None = None) -> e.AssistantMessage:
+        """Return the failed answer as a transcript entry; models are never shown it."""
+        return e.AssistantMessage(
+            id=entry_id,
+            at=at,
+            turn=turn,
+            parts=self.parts,
+            stop="error",
+            model=model,
+            origin=self.generated.origin if self.generated is not None else e.Origin(),
+            usage=self.generated.usage if self.generated is not None else None,
+            failure=self.failure,
+        )
 
 
 def classify(error: Exception, *, streaming: bool) -> Failure:

@@ -12,8 +12,9 @@ import msgspec
 from perdure.chat import entries as e
 from perdure.chat import messages
 from perdure.chat.deltas import Became, Begun, Delta, Draft, Grew
+from perdure.chat.entries import Failure
 from perdure.chat.errors import ModelNotAvailable
-from perdure.chat.failures import Failure, ModelFailed, classify
+from perdure.chat.failures import ModelFailed, classify
 from perdure.chat.tools import ToolSchema
 from perdure.chat.transcript import Request
 

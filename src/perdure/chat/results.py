@@ -63,6 +63,36 @@ class Finished(msgspec.Struct, frozen=True):
     handoff: str | None = None
     add_tools: tuple[str, ...] = ()
 
+    def entry(
+        self,
+        entry_id: str,
+        at: int,
+        answers: str,
+        slot: int,
+        call: e.ToolCall,
+        *,
+        turn: int | None = None,
+        took: int | None = None,
+    ) -> e.ToolResult:
+        """Return the result as a transcript entry: that of the call in place `slot` of the entry `answers`."""
+        return e.ToolResult(
+            id=entry_id,
+            at=at,
+            turn=turn,
+            answers=answers,
+            slot=slot,
+            call=call.id,
+            tool=call.tool,
+            content=self.content,
+            outcome=self.outcome,
+            details=self.details,
+            diagnostics=self.diagnostics,
+            took=took,
+            terminate=self.terminate,
+            handoff=self.handoff,
+            add_tools=self.add_tools,
+        )
+
 
 def finish(value: Any, bounds: Bounds | None = None) -> Finished:
     """Return what a tool returned as it is stored: text, JSON, parts, a `ToolResult`, or what is said in their place.

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from perdure.chat.failures import Failure
+from perdure.chat.entries import Failure
 
 _SECOND: Final = 1_000_000
 _JITTER: Final = 0.25
