@@ -220,6 +220,13 @@ async def test_a_lost_run_is_counted_and_its_turn_is_interrupted(world: World, c
     assert since["perdure_runs_ended_total", ("inline", "process_lost")] == 1
 
 
+async def test_an_adoption_is_counted(world: World, counting: None) -> None:
+    since = Since()
+    await world.create()
+    await world.store.apply(c.AdoptRun(session_id=world.session, fence=1, worker="another", run_id=world.run))
+    assert since["perdure_runs_adopted_total", ()] == 1
+
+
 async def test_commits_are_counted_with_what_shared_them(world: World, counting: None) -> None:
     since = Since()
     await world.create()

@@ -48,20 +48,22 @@ class Counter(Instrument):
 
     def __init__(self, name: str, meaning: str, *labels: str) -> None:
         super().__init__(name, meaning, *labels)
-        self._series: dict[Labels, float] = {}
+        self._series: dict[Labels, list[float]] = {} if labels else {(): [0.0]}
 
     def add(self, *labels: str, by: float = 1) -> None:
         """Count `by` more under the labels' values."""
-        if not _switch.on:
-            return
-        series = self._series
-        if labels not in series and len(series) >= SERIES:
-            labels = self._others
-        series[labels] = series.get(labels, 0) + by
+        if _switch.on:
+            cell = self._series.get(labels)
+            if cell is None:
+                cell = self._new(labels)
+            cell[0] += by
+
+    def _new(self, labels: Labels) -> list[float]:
+        return self._series.setdefault(labels if len(self._series) < SERIES else self._others, [0.0])
 
     def samples(self) -> list[tuple[Labels, float]]:
         """Return the values by labels; one without labels is there from the beginning."""
-        return list(self._series.items()) or ([] if self.labels else [((), 0.0)])
+        return [(labels, cell[0]) for labels, cell in list(self._series.items())]
 
 
 class Gauge(Instrument):
@@ -103,15 +105,16 @@ class Histogram(Instrument):
 
     def observe(self, value: float, *labels: str) -> None:
         """Note a value under the labels' values."""
-        if not _switch.on:
-            return
-        found = self._series.get(labels)
-        if found is None:
-            if len(self._series) >= SERIES:
-                labels = self._others
-            found = self._series.setdefault(labels, Distribution(len(self.bounds)))
-        found.buckets[bisect_left(self.bounds, value)] += 1
-        found.sum += value
+        if _switch.on:
+            found = self._series.get(labels)
+            if found is None:
+                found = self._new(labels)
+            found.buckets[bisect_left(self.bounds, value)] += 1
+            found.sum += value
+
+    def _new(self, labels: Labels) -> Distribution:
+        labels = labels if len(self._series) < SERIES else self._others
+        return self._series.setdefault(labels, Distribution(len(self.bounds)))
 
     def samples(self) -> Iterator[tuple[Labels, list[int], float]]:
         """Yield labels, counts of the buckets (each with those below it), and the sum."""

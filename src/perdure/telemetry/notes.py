@@ -16,7 +16,8 @@ def committed(commands: int, began: float) -> None:
         metrics.COMMITS.add()
         metrics.COMMIT_COMMANDS.observe(commands)
         metrics.COMMIT_SECONDS.observe(perf_counter() - began)
-    _trace("commit", began, {"perdure.commands": commands})
+    if tracer() is not None:
+        _trace("commit", began, {"perdure.commands": commands})
 
 
 def retried(code: str | None) -> None:

@@ -42,7 +42,7 @@ def observe(news: News) -> None:
         note = _NOTES.get(event.type)
         if note is not None:
             note(news, event)
-    if type(news.command).__name__ == "AdoptRun":
+    if not news.events and type(news.command).__name__ == "AdoptRun":
         metrics.RUNS_ADOPTED.add()
 
 
