@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from dev_parts import PROJECT, Dev, prepared, running
+from many_parts import Parts, PostgresServer, database_server, parts_on
 
 from perdure.client.aio import AsyncClient
 
@@ -37,6 +38,22 @@ async def client(shared: Dev) -> AsyncIterator[AsyncClient]:
     """A client of the shared server."""
     async with shared.client() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that tests share, each with a database of its own."""
+    with database_server() as server:
+        yield server
+
+
+@pytest.fixture
+def parts(postgres: PostgresServer, tmp_path: Path) -> Iterator[Parts]:
+    """Servers and workers on a database of the test's own, for the test to start."""
+    database = postgres.new_database()
+    with parts_on(postgres.url(database), tmp_path) as parts:
+        yield parts
+    postgres.drop_database(database)
 
 
 @pytest.fixture

@@ -27,11 +27,6 @@ class Part(Dev):
         super().__init__(PROJECT, data, *options)
         self.store = store
 
-    @property
-    def shown(self) -> str:
-        """The store as it may be shown."""
-        return parse_place(self.store).shown
-
 
 class Server(Part):
     """A `perdure serve`; by itself it does not work."""
@@ -63,6 +58,11 @@ class Parts:
         self.store = store
         self.folder = folder
         self._parts: list[Dev] = []
+
+    @property
+    def shown(self) -> str:
+        """The store as it may be shown."""
+        return parse_place(self.store).shown
 
     def server(self, *options: str, works: bool = False) -> Server:
         """Start one more server."""

@@ -6,34 +6,14 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 from dev_parts import PATIENCE, PROJECT, copy_project, ended, free_port, until
-from many_parts import Parts, PostgresServer, Worker, database_server, parts_on
+from many_parts import Parts, PostgresServer, database_server, parts_on
 
 from perdure.client.aio import AsyncClient
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with database_server() as server:
-        yield server
-
-
-@pytest.fixture
-def database(postgres: PostgresServer) -> Iterator[str]:
-    name = postgres.new_database()
-    yield name
-    postgres.drop_database(name)
-
-
-@pytest.fixture
-def parts(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[Parts]:
-    with parts_on(postgres.url(database, perdure_patience="1s"), tmp_path) as parts:
-        yield parts
 
 
 def refused(*arguments: str, cwd: Path | None = None) -> str:
@@ -81,10 +61,10 @@ def test_a_store_that_cannot_be_reached_is_told(command: list[str], tmp_path: Pa
 
 @pytest.mark.parametrize("command", [["serve", "--no-worker", "--port", "0"], ["worker"]])
 def test_a_store_that_is_too_new_is_told(
-    command: list[str], postgres: PostgresServer, database: str, parts: Parts, tmp_path: Path
+    command: list[str], postgres: PostgresServer, parts: Parts, tmp_path: Path
 ) -> None:
     parts.server().terminate()
-    postgres.sql("INSERT INTO perdure.migrations VALUES (9999, 'post')", database=database)
+    postgres.sql("INSERT INTO perdure.migrations VALUES (9999, 'post')", database=parts.shown.rpartition("/")[2])
     assert "(store_too_new)" in refused(*command, "--store", parts.store, cwd=tmp_path)
 
 
@@ -161,7 +141,12 @@ async def test_a_worker_says_how_it_is_until_it_has_handed_over(parts: Parts, ga
 
 
 @pytest.mark.restarts
-async def test_readiness_follows_the_store(parts: Parts, postgres: PostgresServer, gate: Path) -> None:
+async def test_readiness_follows_the_store(tmp_path: Path) -> None:
+    with database_server() as postgres, parts_on(postgres.url(postgres.new_database()), tmp_path) as parts:
+        await readiness_follows(parts, postgres)
+
+
+async def readiness_follows(parts: Parts, postgres: PostgresServer) -> None:
     server, place = parts.server(), f"127.0.0.1:{free_port()}"
     parts.worker("--health", place)
     async with server.client() as client, httpx2.AsyncClient() as asking:
@@ -224,7 +209,7 @@ def test_text_is_for_people_and_names_what_matters(parts: Parts, tmp_path: Path)
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]
     assert lines[0] == "Perdure works\n"
-    assert lines[1].split() == ["store", Worker(parts.store, tmp_path).shown]
+    assert lines[1].split() == ["store", parts.shown]
     assert lines[2].split() == ["data", str(tmp_path / "d")]
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=PATIENCE)[0].startswith("Stopping")
@@ -236,9 +221,9 @@ def test_ready_says_where_everything_is(parts: Parts) -> None:
     assert server.said[-1] == {
         "event": "ready",
         "url": server.url,
-        "store": server.shown,
+        "store": parts.shown,
         "data": str(server.data),
         "works": False,
     }
     ready = worker.said[-1]
-    assert (ready["store"], ready["data"], ready["health"]) == (worker.shown, str(worker.data), None)
+    assert (ready["store"], ready["data"], ready["health"]) == (parts.shown, str(worker.data), None)

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 from dev_parts import PROJECT, belonging, ended, log_of, texts, types_of, until
-from many_parts import Parts, PostgresServer, database_server, parts_on
+from many_parts import Parts
 
 from perdure.api.events import Event, LiveData
 from perdure.api.sessions import Receipt
@@ -24,20 +24,6 @@ from perdure.errors import AuthenticationRequired
 
 SESSIONS = 24
 TAKEN_OVER_SECONDS = 20.0
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with database_server() as server:
-        yield server
-
-
-@pytest.fixture
-def parts(postgres: PostgresServer, tmp_path: Path) -> Iterator[Parts]:
-    database = postgres.new_database()
-    with parts_on(postgres.url(database), tmp_path) as parts:
-        yield parts
-    postgres.drop_database(database)
 
 
 async def created(client: AsyncClient, agent: str, text: str) -> tuple[AsyncSessionHandle, Receipt]:
