@@ -138,6 +138,15 @@ SHARED_POINTS: Final[tuple[str, ...]] = (
     "engine.lease.lost",
 )
 
+TOOL_POINTS: Final[tuple[str, ...]] = (
+    # Retention; labels are kinds of rows.
+    "store.prune.floor",
+    "store.prune.trimmed",
+    "store.prune.removed",
+    "store.prune.dropped",
+    "store.prune.forgotten",
+)
+
 
 class CrashPointReached(RuntimeError):
     """Raised at an armed crash point whose action is `raise`."""
@@ -218,8 +227,9 @@ def _parse(spec: str) -> _Armed:
     where, _, rest = spec.partition(":")
     action, _, nth = rest.partition(":")
     name, _, label = where.partition("=")
-    if name not in (*POINTS, *SHARED_POINTS):
-        raise ValueError(f"unknown crash point {name!r}; known: {', '.join((*POINTS, *SHARED_POINTS))}")
+    known = (*POINTS, *SHARED_POINTS, *TOOL_POINTS)
+    if name not in known:
+        raise ValueError(f"unknown crash point {name!r}; known: {', '.join(known)}")
     if action not in ("kill", "raise", "hang"):
         raise ValueError(f"unknown crash action {action!r}; use kill, raise or hang")
     return _Armed(name, label or None, action, int(nth or 1))  # type: ignore[arg-type]

@@ -185,10 +185,11 @@ def _unlabelled(point: str) -> Acts:
 
 
 def _names(base: type) -> list[str]:
-    """Return the names of all commands below a base class, but not of bases."""
+    """Return the names of all commands below a base class, but not of bases and of what no session does by itself."""
     found: list[str] = []
     for kind in base.__subclasses__():
-        found += _names(kind) or [kind.__name__]
+        if kind.__module__ == commands.__name__:
+            found += _names(kind) or [kind.__name__]
     return found
 
 

@@ -47,7 +47,7 @@ CREATE TABLE environments (
     id TEXT PRIMARY KEY,
     current_deployment BLOB,
     created_at INTEGER NOT NULL
-, floor INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+, floor INTEGER NOT NULL DEFAULT 0, keep_events INTEGER, keep_sessions INTEGER, keep_receipts INTEGER) WITHOUT ROWID;
 
 CREATE TABLE events (
     pos INTEGER PRIMARY KEY,
@@ -75,7 +75,7 @@ CREATE TABLE holds (
     PRIMARY KEY (sid, id)
 ) WITHOUT ROWID;
 
-CREATE TABLE idempotency (scope BLOB NOT NULL PRIMARY KEY, request BLOB NOT NULL, receipt BLOB NOT NULL);
+CREATE TABLE idempotency (scope BLOB NOT NULL PRIMARY KEY, request BLOB NOT NULL, receipt BLOB NOT NULL, environment TEXT NOT NULL DEFAULT '', at INTEGER NOT NULL DEFAULT 0);
 
 CREATE TABLE live (
     sid INTEGER NOT NULL,
@@ -125,7 +125,7 @@ CREATE TABLE sessions (
     status TEXT NOT NULL,
     wake_at INTEGER,
     owned INTEGER NOT NULL
-);
+, ended_at INTEGER);
 
 CREATE TABLE turns (
     pos INTEGER PRIMARY KEY,
@@ -144,6 +144,8 @@ CREATE INDEX asks_by_status ON asks (sid, status, id);
 
 CREATE INDEX deployments_by_environment ON deployments (environment, id);
 
+CREATE INDEX receipts_by_age ON idempotency (environment, at) WHERE environment <> '';
+
 CREATE INDEX sessions_by_agent ON sessions (environment, agent, status, id);
 
 CREATE UNIQUE INDEX sessions_by_key ON sessions (environment, key, agent) WHERE key IS NOT NULL;
@@ -151,6 +153,8 @@ CREATE UNIQUE INDEX sessions_by_key ON sessions (environment, key, agent) WHERE 
 CREATE INDEX sessions_by_status ON sessions (environment, status, id);
 
 CREATE INDEX sessions_due ON sessions (wake_at, id) WHERE wake_at IS NOT NULL;
+
+CREATE INDEX sessions_ended ON sessions (environment, ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE INDEX sessions_owned ON sessions (id) WHERE owned = 1;
 

@@ -95,4 +95,4 @@ def test_every_statement_says_what_it_is_for() -> None:
 
 def test_every_statement_is_used() -> None:
     source = "".join(file.read_text() for file in FOLDER.parent.glob("*.py"))
-    assert [name for name in statements() if f'sql("{name}")' not in source] == []
+    assert [name for name in statements() if f'"{name}"' not in source] == []

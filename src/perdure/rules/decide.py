@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from perdure.errors import SessionKeyConflict, SessionNotFound
 from perdure.records.sessions import SessionHead
-from perdure.rules import asks, commands, holds, messages, runs, turns
+from perdure.rules import asks, commands, holds, messages, retention, runs, turns
 from perdure.rules.commands import Command, CreateSession, Enqueue, Send
 from perdure.rules.decision import Decision, Draft, Found, Rule, data, need, receipt
 
@@ -81,6 +81,7 @@ _RULES: Final[dict[type[Command], Rule]] = {
     commands.CompleteTurn: turns.complete,
     commands.FailTurn: turns.fail,
     commands.HandlerReleased: runs.released,
+    retention.Trim: retention.trim,
 }
 
 

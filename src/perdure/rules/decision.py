@@ -107,8 +107,8 @@ Change: TypeAlias = (
 class Needs(Exception):
     """Raised by a rule for a row that it has to see; the store looks it up and asks the rule again.
 
-    Kinds and their keys: `turn` number, `turn_id` id, `queued` number, `ask` id, `message` id, `hold` id, `key`
-    (environment, agent, key), `output_seq` (turn, op).
+    Kinds and their keys: `turn` number, `turn_id` id, `queued` number, `queued_seq` number, `ask` id, `message` id,
+    `hold` id, `key` (environment, agent, key), `output_seq` (turn, op).
     """
 
     def __init__(self, kind: str, key: Any) -> None:

@@ -77,7 +77,7 @@ class Gathering(Protocol):
     def add(self, sid: Any, made: Decision, before: Columns | None, after: Columns) -> None:
         """Take over what a decision writes, but for live slots; `before` and `after` are the indexed columns."""
 
-    def remember(self, scope: bytes, asked: bytes, receipt: bytes) -> None:
+    def remember(self, scope: bytes, asked: bytes, receipt: bytes, environment: str, now: int) -> None:
         """Take over a receipt."""
 
     def put_live(self, sid: Any, change: PutLive, now: int) -> None:
@@ -167,7 +167,7 @@ class Batch(ABC, Generic[R]):
         now = self._clock()
         made = self._ask_rule(entry, request, now)
         reach("store.decide.after", request.label)
-        self._remember(request, made.receipt)
+        self._remember(request, made, now)
         if not made.writes:
             return Outcome(Applied(made.receipt, made.head))
         live = self._write(entry, made, now)
@@ -184,14 +184,15 @@ class Batch(ABC, Generic[R]):
         except Needs as needs:
             raise MustRead([(needs.kind, needs.key)]) from None
 
-    def _remember(self, request: Request, receipt: Any) -> None:
+    def _remember(self, request: Request, made: Decision, now: int) -> None:
         if request.digests is None:
             return
+        receipt = made.receipt
         if not isinstance(receipt, bytes):
             raise TypeError(f"the receipt of {request.label} with an idempotency key is not bytes")
         scope, asked = request.digests
         self._read["receipt", scope] = (asked, receipt)
-        self.rows.remember(scope, asked, receipt)
+        self.rows.remember(scope, asked, receipt, made.head.environment, now)
 
     # --- writing
 

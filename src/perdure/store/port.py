@@ -124,6 +124,29 @@ class FeedPage(msgspec.Struct, frozen=True):
     has_more: bool
 
 
+class Retention(msgspec.Struct, frozen=True):
+    """For how many microseconds an environment keeps what has ended; None is for ever.
+
+    `events`: of sessions that go on, the events of turns that have ended, with turns, questions, messages, runs and
+    logs. `sessions`: whole sessions, from their end on. `receipts`: for how long an operation that is sent again under
+    its idempotency key gets the first one's receipt. The feed reaches back as far as the shorter of the first two.
+    """
+
+    events: int | None = None
+    sessions: int | None = None
+    receipts: int | None = None
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """How many of each have gone; `done` when nothing was left that is due to go."""
+
+    done: bool
+    sessions: int = 0
+    turns: int = 0
+    events: int = 0
+    receipts: int = 0
+
+
 class ApiKey(msgspec.Struct, frozen=True):
     """A key that lets in whoever has its secret, of which only the hash is known; until `ended_at`, if there is one."""
 
@@ -303,6 +326,24 @@ class Store(ABC):
     @abstractmethod
     async def deployments(self, environment: str, before: str | None, limit: int) -> list[Deployment]:
         """Return deployments, newest first."""
+
+    # --- retention
+
+    @abstractmethod
+    async def retention(self, environment: str) -> Retention:
+        """Return for how long an environment keeps what has ended; raises `EnvironmentNotFound`."""
+
+    @abstractmethod
+    async def set_retention(self, environment: str, policy: Retention) -> None:
+        """Set for how long an environment keeps what has ended; raises `EnvironmentNotFound`. Removes nothing yet."""
+
+    @abstractmethod
+    async def prune(self, environment: str, now: int, limit: int) -> Pruned:
+        """Remove what is older than the environment's policy allows: about `limit` rows, in short transactions.
+
+        May be broken off at any point and called again; readers and turns go on beside it. What unfinished turns need
+        stays. Raises `EnvironmentNotFound`.
+        """
 
     # --- who may ask
 

@@ -44,7 +44,7 @@ class Batch(batch.Batch[Rows]):
     def _columns(self, head: SessionHead) -> Columns:
         worker = None if head.run is None else head.worker
         home = None if head.computer is None else head.computer.home
-        return (*columns(head), worker, home or ANYWHERE)
+        return (*columns(head), head.ended_at, worker, home or ANYWHERE)
 
     async def begin(self, connection: Connection, opening: Sequence[Statement], requests: Sequence[Request]) -> None:
         """Begin the transaction, and lock and read what the commands need, in one round trip.

@@ -30,22 +30,19 @@ async def feed(connection: Connection, environment: str, after: str, limit: int)
 
 
 async def _feed(connection: Connection, environment: str, after: str, limit: int) -> FeedPage:
-    cursor = start(after)
+    read = await trip(connection, [_BEGIN, (sql("feed"), (environment,))])
+    feed_id, mark, xid = read[1][0]
+    floor = Cursor((mark, xid))
+    check(feed_id, floor.place, after)
+    if after == FEED_END:
+        newest = (await trip(connection, [(sql("newest_commit"), (environment,)), _COMMIT]))[0]
+        return empty(feed_id, Cursor(max([floor.place, *((mark, xid) for mark, xid in newest)])))
+    cursor = start(after) if after else floor
     mark, xid = cursor.place
     values = (environment, mark, xid + cursor.is_whole, max(limit, 0) + 1)
-    commits: Statement = (sql("commits"), values)
-    if after == FEED_END:
-        commits = (sql("newest_commit"), (environment,))
-    read = await trip(connection, [_BEGIN, (sql("feed"), (environment,)), commits])
-    feed_id, *ends = read[1][0]
-    floor = (ends[0], ends[1])
-    check(feed_id, floor, after)
-    found = [_commit(row) for row in read[2]]
-    if after == FEED_END:
-        await trip(connection, [_COMMIT])
-        return empty(feed_id, Cursor(max([floor, *(commit.place for commit in found)])))
+    found = [_commit(row) for row in (await trip(connection, [(sql("commits"), values)]))[0]]
     asked = pieces(found, cursor, limit)
-    return page(feed_id, cursor if after else Cursor(floor), found, asked, await _events(connection, asked))
+    return page(feed_id, cursor, found, asked, await _events(connection, asked))
 
 
 def _commit(row: Row) -> Commit:

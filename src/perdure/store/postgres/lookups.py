@@ -44,6 +44,10 @@ def _queued(session_id: str, number: int) -> LookUp:
     return LookUp((sql("turn"), (session_id, number)), to_queued)
 
 
+def _queued_seq(session_id: str, number: int) -> LookUp:
+    return LookUp((sql("queued_seq"), (session_id, number)), lambda row: row[0])
+
+
 def _key(_: str, scope: tuple[str, str, str]) -> LookUp:
     return LookUp((sql("find_key"), scope), lambda row: row[0])
 
@@ -57,6 +61,7 @@ _LOOK_UPS: Final[dict[str, Callable[[str, Any], LookUp]]] = {
     "turn": _turn,
     "turn_id": _by_id("turn_by_id", to_turn),
     "queued": _queued,
+    "queued_seq": _queued_seq,
     "ask": _by_id("ask", lambda _, row: records.to_ask(*row)),
     "message": _by_id("message", lambda _, row: records.to_message(*row)),
     "hold": _by_id("hold", lambda _, row: to_hold(row)),

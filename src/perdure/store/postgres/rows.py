@@ -15,15 +15,15 @@ from perdure.store.postgres.database import Statement
 from perdure.store.postgres.statements import sql
 
 _Key = tuple[str, int]
-_SESSION: Final[tuple[Kind, ...]] = ("uuid", "text", "text", "text", "text", "int8", "bool", "text", "text")
-_COLUMNS: Final[tuple[Kind, ...]] = ("uuid", "text", "int8", "bool", "text", "text")
+_SESSION: Final[tuple[Kind, ...]] = ("uuid", "text", "text", "text", "text", "int8", "bool", "int8", "text", "text")
+_COLUMNS: Final[tuple[Kind, ...]] = ("uuid", "text", "int8", "bool", "int8", "text", "text")
 _HEAD: Final[tuple[Kind, ...]] = ("uuid", "bool", "bytea", "int8")
 _EVENT: Final[tuple[Kind, ...]] = ("uuid", "int8", "text", "int8", "int4", "int4", "int4", "bytea")
 _NEW_TURN: Final[tuple[Kind, ...]] = ("uuid", "int4", "uuid", "text", "int8", "int8")
 _TURN: Final[tuple[Kind, ...]] = (*_NEW_TURN, "int4", "int8", "int8", "int8", "text")
 _STARTED: Final[tuple[Kind, ...]] = ("uuid", "int4", "int4", "int8")
 _ENDED: Final[tuple[Kind, ...]] = ("uuid", "int4", "text", "int8", "int8", "text")
-_RECEIPT: Final[tuple[Kind, ...]] = ("bytea", "bytea", "bytea")
+_RECEIPT: Final[tuple[Kind, ...]] = ("bytea", "bytea", "bytea", "text", "int8")
 _RANGE: Final[tuple[Kind, ...]] = ("uuid", "int8", "int8")
 _LIVE: Final[tuple[Kind, ...]] = ("uuid", "text", "int4", "int8", "bytea")
 
@@ -49,7 +49,7 @@ class Rows:
         self.turns: dict[_Key, list[Any]] = {}
         self.started: dict[_Key, Sequence[Any]] = {}
         self.ended: dict[_Key, Sequence[Any]] = {}
-        self.receipts: list[tuple[bytes, bytes, bytes]] = []
+        self.receipts: list[tuple[bytes, bytes, bytes, str, int]] = []
         self.cleared: set[str] = set()
         self.slots: dict[tuple[str, str], Sequence[Any]] = {}
         self.others: list[Statement] = []
@@ -84,9 +84,9 @@ class Rows:
         elif before != after:
             self.columns[sid] = (sid, *after)
 
-    def remember(self, scope: bytes, asked: bytes, receipt: bytes) -> None:
+    def remember(self, scope: bytes, asked: bytes, receipt: bytes, environment: str, now: int) -> None:
         """Take over a receipt."""
-        self.receipts.append((scope, asked, receipt))
+        self.receipts.append((scope, asked, receipt, environment, now))
 
     def put_live(self, sid: str, change: rule.PutLive, now: int) -> None:
         """Take over a live slot."""

@@ -23,7 +23,8 @@ CREATE TABLE perdure.sessions (
     wake_at bigint,
     owned boolean NOT NULL,
     worker text COLLATE "C",
-    home text COLLATE "C" NOT NULL DEFAULT ''
+    home text COLLATE "C" NOT NULL DEFAULT '',
+    ended_at bigint
 );
 CREATE UNIQUE INDEX sessions_by_key ON perdure.sessions (environment, key, agent) WHERE key IS NOT NULL;
 CREATE INDEX sessions_by_status ON perdure.sessions (environment, status, id);
@@ -31,6 +32,7 @@ CREATE INDEX sessions_by_agent ON perdure.sessions (environment, agent, status, 
 CREATE INDEX sessions_due ON perdure.sessions (wake_at, id) WHERE wake_at IS NOT NULL;
 CREATE INDEX sessions_owned ON perdure.sessions (id) WHERE owned;
 CREATE INDEX sessions_claimable ON perdure.sessions (home, id) WHERE owned AND worker IS NULL;
+CREATE INDEX sessions_ended ON perdure.sessions (environment, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX sessions_by_owner ON perdure.sessions (worker, home) WHERE owned;
 
 -- Workers that are alive, or were. A session's `worker` is the one that has claimed it, its `home` the id of the machine
@@ -146,7 +148,14 @@ CREATE TABLE perdure.live (
 ) WITH (fillfactor = 50);
 
 -- Scope and request are digests; the receipt is what the first caller got.
-CREATE TABLE perdure.idempotency (scope bytea PRIMARY KEY, request bytea NOT NULL, receipt bytea NOT NULL);
+CREATE TABLE perdure.idempotency (
+    scope bytea PRIMARY KEY,
+    request bytea NOT NULL,
+    receipt bytea NOT NULL,
+    environment text COLLATE "C" NOT NULL DEFAULT '',
+    at bigint NOT NULL DEFAULT 0
+);
+CREATE INDEX receipts_by_age ON perdure.idempotency (environment, at) WHERE environment <> '';
 
 -- The feed of an environment: one row for each transaction, which events of which sessions it has written. `mark` orders
 -- commits: it is never below the transaction's own number times 2^16, and above the marks of all commits that this one
@@ -167,13 +176,16 @@ CREATE TABLE perdure.commits (
 CREATE TABLE perdure.feed (id text NOT NULL);
 INSERT INTO perdure.feed SELECT left(md5(gen_random_uuid()::text), 8);
 
--- Up to `floor_…` the feed is gone by retention.
+-- Up to `floor_…` the feed is gone by retention. `keep_…` is for how many microseconds what has ended is kept.
 CREATE TABLE perdure.environments (
     id text COLLATE "C" PRIMARY KEY,
     current_deployment uuid,
     created_at bigint NOT NULL,
     floor_mark bigint NOT NULL DEFAULT 0,
-    floor_xid bigint NOT NULL DEFAULT 0
+    floor_xid bigint NOT NULL DEFAULT 0,
+    keep_events bigint,
+    keep_sessions bigint,
+    keep_receipts bigint
 );
 
 CREATE TABLE perdure.deployments (

@@ -19,15 +19,18 @@ from perdure.store.port import (
     EventPage,
     FeedPage,
     Listener,
+    Pruned,
+    Retention,
     SessionFilter,
     Snapshot,
     Store,
 )
-from perdure.store.postgres import address, deployments, feed, keys, logs, reads, schema
+from perdure.store.postgres import address, deployments, feed, keys, logs, reads, retention, schema
 from perdure.store.postgres.database import Connection, Database
 from perdure.store.postgres.hints import Changed, Hints
 from perdure.store.postgres.leases import Leases
 from perdure.store.postgres.writer import Writer
+from perdure.store.pruning import check_policy, prune
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -208,6 +211,18 @@ class PostgresStore(Store):
 
     async def deployments(self, environment: str, before: str | None, limit: int) -> list[Deployment]:
         return await self._read(deployments.deployments, environment, before, limit)
+
+    # --- retention
+
+    async def retention(self, environment: str) -> Retention:
+        return await self._read(retention.retention, environment)
+
+    async def set_retention(self, environment: str, policy: Retention) -> None:
+        check_policy(policy)
+        await self._read(retention.set_retention, environment, policy)
+
+    async def prune(self, environment: str, now: int, limit: int) -> Pruned:
+        return await prune(self, retention.Sweeper(self._open), environment, now, limit)
 
     # --- who may ask, and what runs print
 

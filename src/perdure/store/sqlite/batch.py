@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from perdure.records.sessions import SessionHead
 from perdure.store import batch
-from perdure.store.batch import Entry, Request, Thing
+from perdure.store.batch import Columns, Entry, Request, Thing
 from perdure.store.codec import columns, unpack_head
 from perdure.store.sqlite.codec import pack_id
 from perdure.store.sqlite.database import Database, one
@@ -30,6 +30,9 @@ class Batch(batch.Batch[Rows]):
         super().__init__(known, Rows(numbers), clock)
         self._numbers = numbers
         self.next_sid = next_sid
+
+    def _columns(self, head: SessionHead) -> Columns:
+        return (*columns(head), head.ended_at)
 
     def _new_sid(self, _: SessionHead) -> int:
         sid, self.next_sid = self.next_sid, self.next_sid + 1
@@ -65,4 +68,4 @@ class Batch(batch.Batch[Rows]):
             self._read["session", session_id] = None
         elif session_id not in self.entries:
             head = unpack_head(row[1])
-            self.entries[session_id] = Entry(row[0], head, columns(head), bool(row[2]))
+            self.entries[session_id] = Entry(row[0], head, self._columns(head), bool(row[2]))

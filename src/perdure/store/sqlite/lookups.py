@@ -42,6 +42,11 @@ def _queued(database: Database, _: str, sid: int, number: int) -> QueuedTurn | N
     return None if row is None else to_queued(row)
 
 
+def _queued_seq(database: Database, _: str, sid: int, number: int) -> int | None:
+    row = one(database, sql("queued_seq"), (position(sid, number),))
+    return None if row is None else row[0]
+
+
 def ask(database: Database, _: str, sid: int, ask_id: str) -> Ask | None:
     """Return one question."""
     row = one(database, sql("ask"), (sid, pack_id(ask_id)))
@@ -76,6 +81,7 @@ _LOOK_UPS: Final[dict[str, Callable[[Database, str, int, Any], Any]]] = {
     "turn": _turn,
     "turn_id": turn_by_id,
     "queued": _queued,
+    "queued_seq": _queued_seq,
     "ask": ask,
     "message": message,
     "hold": _hold,

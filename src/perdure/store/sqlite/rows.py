@@ -74,9 +74,9 @@ class Rows:
         elif before != after:
             self.columns[sid] = (sid, *after)
 
-    def remember(self, scope: bytes, asked: bytes, receipt: bytes) -> None:
+    def remember(self, scope: bytes, asked: bytes, receipt: bytes, environment: str, now: int) -> None:
         """Take over a receipt."""
-        self.receipts.append((scope, asked, receipt))
+        self.receipts.append((scope, asked, receipt, environment, now))
 
     def put_live(self, sid: int, change: rule.PutLive, now: int) -> None:
         """Take over a live slot."""

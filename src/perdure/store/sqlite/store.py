@@ -19,11 +19,14 @@ from perdure.store.port import (
     EventPage,
     FeedPage,
     Listener,
+    Pruned,
+    Retention,
     SessionFilter,
     Snapshot,
     Store,
 )
-from perdure.store.sqlite import deployments, feed, keys, logs, lookups, reads, schema
+from perdure.store.pruning import check_policy, prune
+from perdure.store.sqlite import deployments, feed, keys, logs, lookups, reads, retention, schema
 from perdure.store.sqlite.database import Database, open_writer
 from perdure.store.sqlite.failures import translate
 from perdure.store.sqlite.folder import DataFolder
@@ -191,6 +194,18 @@ class SqliteStore(Store):
 
     async def deployments(self, environment: str, before: str | None, limit: int) -> list[Deployment]:
         return await self._read.read(deployments.deployments, environment, before, limit)
+
+    # --- retention
+
+    async def retention(self, environment: str) -> Retention:
+        return await self._read.read(retention.retention, environment)
+
+    async def set_retention(self, environment: str, policy: Retention) -> None:
+        check_policy(policy)
+        await self._write.run(lambda database: retention.set_retention(database, environment, policy))
+
+    async def prune(self, environment: str, now: int, limit: int) -> Pruned:
+        return await prune(self, retention.Sweeper(self._write, self._read), environment, now, limit)
 
     # --- who may ask, and what runs print
 

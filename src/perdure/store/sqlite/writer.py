@@ -81,11 +81,11 @@ class Writer:
         self._wake()
         return answer
 
-    def run(self, job: Callable[[Database], T]) -> asyncio.Future[T]:
-        """Run `job(connection)` in the thread, in a transaction of its own."""
+    def run(self, job: Callable[[Database], T], *, forgets: str | None = None) -> asyncio.Future[T]:
+        """Run `job(connection)` in the thread, in a transaction of its own, after which a session may be no more."""
         self._check_open()
         answer: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.append(lambda: self._in_thread_job(job, answer))
+        self._jobs.append(lambda: self._in_thread_job(job, answer, forgets))
         self._wake()
         return answer
 
@@ -196,7 +196,9 @@ class Writer:
         for request in taken:
             answer_with(request.answer, failure)
 
-    def _done(self, answer: asyncio.Future[Any], result: object) -> None:
+    def _done(self, answer: asyncio.Future[Any], result: object, forgets: str | None) -> None:
+        if forgets is not None:
+            self._known.pop(forgets, None)
         self._next(0)
         answer_with(answer, result)
 
@@ -294,7 +296,7 @@ class Writer:
             except MustRead as must:
                 batch.read(self._database, request, must.things)
 
-    def _in_thread_job(self, job: Callable[[Database], T], answer: asyncio.Future[T]) -> None:
+    def _in_thread_job(self, job: Callable[[Database], T], answer: asyncio.Future[T], forgets: str | None) -> None:
         try:
             self._in_thread_begin()
             result: object = job(self._database)
@@ -302,7 +304,7 @@ class Writer:
         except Exception as error:
             self._in_thread_roll_back()
             result = translate(error, self._file)
-        self._loop.call_soon_threadsafe(self._done, answer, result)
+        self._loop.call_soon_threadsafe(self._done, answer, result, forgets)
 
     def _in_thread_checkpoint(self) -> None:
         self._checkpoints.finish(self._database)

@@ -17,6 +17,12 @@ CREATE TABLE perdure.commits (
     PRIMARY KEY (environment, mark, xid)
 );
 
+-- What was before stands in the feed as one commit a session.
+INSERT INTO perdure.commits (environment, mark, xid, at, sessions, firsts, lasts)
+SELECT s.environment, row_number() OVER (ORDER BY s.id), 0, e.at, ARRAY[s.id], ARRAY[1::bigint], ARRAY[e.seq]
+FROM perdure.sessions s JOIN perdure.heads h ON h.session = s.id
+JOIN perdure.events e ON e.session = h.session AND e.seq = h.seq;
+
 -- Up to where the feed is gone by retention.
 ALTER TABLE perdure.environments ADD COLUMN floor_mark bigint NOT NULL DEFAULT 0;
 ALTER TABLE perdure.environments ADD COLUMN floor_xid bigint NOT NULL DEFAULT 0;

@@ -56,16 +56,16 @@ ORDER BY s.id LIMIT $2;
 
 -- name: insert_sessions
 -- New sessions' indexed columns.
-INSERT INTO perdure.sessions (id, environment, agent, key, status, wake_at, owned, worker, home)
+INSERT INTO perdure.sessions (id, environment, agent, key, status, wake_at, owned, ended_at, worker, home)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[],
-                     $8::text[], $9::text[]);
+                     $8::bigint[], $9::text[], $10::text[]);
 
 -- name: update_sessions
 -- The indexed columns of sessions that change.
 UPDATE perdure.sessions s
-SET status = v.status, wake_at = v.wake_at, owned = v.owned, worker = v.worker, home = v.home
-FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::boolean[], $5::text[], $6::text[])
-  AS v (id, status, wake_at, owned, worker, home)
+SET status = v.status, wake_at = v.wake_at, owned = v.owned, ended_at = v.ended_at, worker = v.worker, home = v.home
+FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::boolean[], $5::bigint[], $6::text[], $7::text[])
+  AS v (id, status, wake_at, owned, ended_at, worker, home)
 WHERE s.id = v.id;
 
 -- name: put_heads
@@ -102,5 +102,5 @@ SELECT request, receipt FROM perdure.idempotency WHERE scope = $1;
 
 -- name: insert_receipts
 -- Remember receipts.
-INSERT INTO perdure.idempotency (scope, request, receipt)
-SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]);
+INSERT INTO perdure.idempotency (scope, request, receipt, environment, at)
+SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::text[], $5::bigint[]);

@@ -78,3 +78,7 @@ JOIN perdure.events q ON q.session = t.session AND q.seq = t.queued_seq
 LEFT JOIN perdure.events e ON e.session = t.session AND e.seq = t.ended_seq
 LEFT JOIN perdure.runs r ON r.session = t.session AND r.number = t.run
 WHERE t.session = $1 AND t.id = $2;
+
+-- name: queued_seq
+-- The event that queued a turn.
+SELECT queued_seq FROM perdure.turns WHERE session = $1 AND number = $2;

@@ -9,6 +9,12 @@ CREATE TABLE commits (
     PRIMARY KEY (environment, number)
 ) WITHOUT ROWID;
 
+-- What was before stands in the feed as one commit a session.
+INSERT INTO commits (environment, number, at, ranges)
+SELECT s.environment, row_number() OVER (ORDER BY s.sid), e.at,
+       unhex(printf('%016x%016x%016x', s.sid, 1, e.pos & 4294967295))
+FROM sessions s JOIN events e ON e.pos = (SELECT max(pos) FROM events WHERE pos > s.sid << 32 AND pos < (s.sid + 1) << 32);
+
 -- Up to which commit the feed is gone by retention.
 ALTER TABLE environments ADD COLUMN floor INTEGER NOT NULL DEFAULT 0;
 

@@ -46,11 +46,12 @@ ORDER BY s.id;
 
 -- name: insert_session
 -- A new session's indexed columns.
-INSERT INTO sessions (sid, id, environment, agent, key, status, wake_at, owned) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO sessions (sid, id, environment, agent, key, status, wake_at, owned, ended_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_session
 -- The indexed columns of a session that change.
-UPDATE sessions SET status = ?2, wake_at = ?3, owned = ?4 WHERE sid = ?1;
+UPDATE sessions SET status = ?2, wake_at = ?3, owned = ?4, ended_at = ?5 WHERE sid = ?1;
 
 -- name: put_head
 -- A head's newest body.
@@ -76,4 +77,4 @@ SELECT request, receipt FROM idempotency WHERE scope = ?1;
 
 -- name: insert_receipt
 -- Remember a receipt.
-INSERT INTO idempotency (scope, request, receipt) VALUES (?, ?, ?);
+INSERT INTO idempotency (scope, request, receipt, environment, at) VALUES (?, ?, ?, ?, ?);

@@ -40,3 +40,7 @@ ORDER BY t.pos LIMIT ?3;
 -- name: turn_position
 -- Where a turn is stored.
 SELECT pos FROM turns WHERE id = ?1;
+
+-- name: queued_seq
+-- The event that queued a turn.
+SELECT queued_seq FROM turns WHERE pos = ?1;
