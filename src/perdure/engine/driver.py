@@ -90,7 +90,7 @@ class SessionDriver:
     def _is_taken_over(self, news: Committed) -> bool:
         """Whether another worker has claimed the session: nobody bumps its fence but who claims it."""
         head = news.head
-        return news.command is None and head.fence > self.head.fence and head.worker != self._engine.worker_id
+        return head.fence > self.head.fence and head.worker != self._engine.worker_id
 
     def _begin(self, begin: Begin) -> None:
         if self._guest is None and self.head.run is not None and self._loss is None:
@@ -215,6 +215,8 @@ class SessionDriver:
         head = self.head
         try:
             deployment, agent = await self._engine.deployments.resolve(head)
+        except StoreError:
+            raise
         except PerdureError as error:
             await self._hold("agent_unavailable", str(error))
             return
