@@ -159,7 +159,8 @@ class Engine:
     async def _drain(self) -> None:
         """Hand each inline session over once no turn of it runs; wait for that at most as long as the settings say."""
         for driver in list(self._drivers.values()):
-            self.rest(driver)
+            if driver.is_settled:
+                self.rest(driver)
         try:
             async with asyncio.timeout(self.settings.drain):
                 while any(self._holds_work(driver) for driver in self._drivers.values()):
@@ -184,7 +185,7 @@ class Engine:
         """Whether a stop has to wait: not for turns that wait for a person, whom nobody hears any more."""
         head = driver.head
         at_work = head.active is not None and not head.active.asks
-        return head.host == "inline" and (at_work or head.winding is not None)
+        return head.host == "inline" and (at_work or head.winding is not None or not driver.is_settled)
 
     # --- what is owned
 
