@@ -139,6 +139,9 @@ class Member(Ownership):
                 continue
             if not renewed:
                 return "it had run out before it was renewed"
+            if asyncio.get_running_loop().time() >= self._until:
+                # The answer was so long on its way, or this process stood still meanwhile.
+                return too_late
             pause = self._lease / _RENEWALS
 
     async def _begin_again(self) -> None:
