@@ -18,7 +18,7 @@ from perdure.records.instants import SECOND
 
 @dataclass(frozen=True)
 class Note:
-    """A handler has come this far: `began` is the first note of each."""
+    """A handler has come this far: `began` is the first note of each. One that clings does not hear it is to stop."""
 
     at: float
     place: str
@@ -26,13 +26,15 @@ class Note:
     turn: int
     run: str
     what: str
+    clings: bool
 
 
 class Stage(Protocol):
     """What handlers know of the world."""
 
-    ledger: list[Note]
     bad_inits: dict[str, int]
+
+    def effect(self, note: Note) -> None: ...
 
     def trace(self, text: str) -> None: ...
 
@@ -75,18 +77,19 @@ class Handlers:
         `w` writes, `l` overwrites a live slot, `s:N` waits, `q` asks, `m` takes messages, `r` stages the response, `x`
         raises, `c:N` hears no cancellation for N seconds.
         """
+        clings = "c:" in turn.text
         self._note(turn, context, "began")
         assert context.init_result in (None, context.run.id)
         for word in turn.text.split():
             name, _, argument = word.partition(":")
             await self._do(name, float(argument or 0), turn)
-            self._note(turn, context, word)
+            self._note(turn, context, word, clings=clings)
         return turn.text
 
-    def _note(self, turn: Turn, context: TurnContext, what: str) -> None:
+    def _note(self, turn: Turn, context: TurnContext, what: str, *, clings: bool = False) -> None:
         loop = asyncio.get_running_loop()
-        note = Note(loop.time(), here(), context.session.id, turn.sequence, context.run.id, what)
-        self._stage.ledger.append(note)
+        note = Note(loop.time(), here(), context.session.id, turn.sequence, context.run.id, what, clings)
+        self._stage.effect(note)
         self._stage.trace(f"turn {turn.sequence} of {context.session.id[-6:]} in run {context.run.number}: {what}")
 
     async def _do(self, name: str, argument: float, turn: Turn) -> None:

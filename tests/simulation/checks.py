@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from tests.simulation.agents import Note
@@ -25,7 +25,31 @@ def of(world: World) -> list[str]:
         notes = [note for note in world.ledger if note.session == session_id]
         told = problems(document(world, rows), _started(rows, notes), mine)
         found += [f"session {session_id}: {each}" for each in told + _effects(rows, notes)]
-    return found
+    return found + _peaceful(world)
+
+
+SLOW: Final = 0.01
+"""The latency from which on a short lease may be lost by chance."""
+_TROUBLE: Final = frozenset({"crash", "freeze", "cut", "down", "slow", "clock"})
+
+
+def _peaceful(world: World) -> list[str]:
+    """Check that nothing is lost where nothing went wrong: a graceful stop at most cuts short what takes too long."""
+    plan = world.plan
+    if _TROUBLE & {mishap.kind for mishap in plan.mishaps} or plan.loses_answers or plan.latency > SLOW:
+        return []
+    drains = any(mishap.kind == "drain" for mishap in plan.mishaps)
+    allowed = {"interrupt", "deadline", "process_stopped"} if drains else {"interrupt", "deadline"}
+    return [
+        f"session {rows.id}: event {event.seq} {event.type} {event.data!r} though nothing went wrong"
+        for rows in world.truth.rows.values()
+        for event in rows.events
+        if event.type == "session.process_lost"
+        or (
+            event.type == "turn.interrupted"
+            and _decode(event.data)["reason"] not in {"interrupt", "deadline", *allowed}
+        )
+    ]
 
 
 def document(world: World, rows: SessionRows) -> History:

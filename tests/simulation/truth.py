@@ -133,7 +133,7 @@ class Writes:
             if take is not None:
                 take(sid, change)
 
-    def remember(self, scope: bytes, asked: bytes, receipt: bytes) -> None:
+    def remember(self, scope: bytes, asked: bytes, receipt: bytes, environment: str, now: int) -> None:
         self._truth.receipts[scope] = (asked, receipt)
 
     def put_live(self, sid: SessionRows, change: d.PutLive, now: int) -> None:

@@ -27,7 +27,7 @@ A_STEP: Final = 1e-6
 class Process:
     """Whose callbacks they are. `fuse` is called once `steps` more of them have run."""
 
-    __slots__ = ("context", "dead", "frozen", "fuse", "last_id", "name", "offset", "ready", "steps")
+    __slots__ = ("context", "dead", "frozen", "fuse", "last_id", "name", "offset", "ready", "steps", "thawed_at")
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
@@ -37,6 +37,7 @@ class Process:
         self.steps = 0
         self.offset = 0.0
         self.last_id = 0
+        self.thawed_at = -1.0
         self.fuse: Callable[[], None] | None = None
         self.context: Final = copy_context()
         self.context.run(PROCESS.set, self)
@@ -231,6 +232,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Let a process go on."""
         if process.frozen and not process.dead:
             process.frozen = False
+            process.thawed_at = self._now
             if process.ready:
                 self._lively.append(process)
 

@@ -30,6 +30,9 @@ from perdure.store.batch import Outcome, Request
 PEACE: Final = 150.0
 """Seconds after which nothing may be left to do, once nothing goes wrong any more."""
 
+LAST_BREATH: Final = 0.1
+"""Seconds for which handlers may go on after their worker's lease has run out, or after it stood still."""
+
 _LOGGER: Final = logging.getLogger("perdure")
 
 
@@ -60,6 +63,7 @@ class World(logging.Handler):
         self._traced = traced
         self._lines: list[str] = []
         self._ids = 0
+        self._workers: dict[str, str] = {}
         self._store_offset = self.random.choice((0.0, 1800.0))
         self.truth: Final = Truth(self._store_clock)
         self.truth.on_commit = self._watch_commit
@@ -99,6 +103,18 @@ class World(logging.Handler):
         up = [node for node in self.nodes if node.is_up]
         return up[int(self.random.random() * len(up))] if up else None
 
+    def effect(self, note: Note) -> None:
+        """Enter what a handler has done into the ledger; a worker whose lease is over does nothing any more."""
+        self.ledger.append(note)
+        worker = self._workers.get(note.run)
+        process = PROCESS.get()
+        if not self.plan.shared or worker is None or note.clings or process is None:
+            return
+        lease = self.truth.leases[worker]
+        since = max((lease.expires_at - EPOCH) / SECOND - self._store_offset, process.thawed_at)
+        if note.at > since + LAST_BREATH:
+            self.problem(f"{note.place} works on turn {note.turn} {note.at - since:.3f} s after its lease has run out")
+
     # --- what is seen of it
 
     def _watch_commit(self, asker: str, before: SessionHead | None, request: Request, outcome: Outcome) -> None:
@@ -107,7 +123,12 @@ class World(logging.Handler):
             result = "done" if outcome.committed else f"no: {outcome.answer!r}"[:60]
             fence = before.fence if before else 0
             self.trace(f"    {asker}'s {type(command).__name__} of {command.session_id[-6:]}, fence {fence}: {result}")
-        if outcome.committed is None or before is None:
+        if outcome.committed is None:
+            return
+        head = outcome.committed.head
+        if head.run is not None and head.worker is not None:
+            self._workers.setdefault(head.run.id, head.worker)
+        if before is None:
             return
         if isinstance(command, FencedCommand) and command.fence != before.fence:
             self.problem(f"a stale owner's {type(command).__name__} was accepted for session {before.id}")
@@ -294,11 +315,22 @@ class World(logging.Handler):
     async def _tell_all(self) -> None:
         watchers = [watcher for client in self.clients for watcher in client.watchers]
         until = self.loop.time() + 15
-        while lags := [lag for watcher in watchers if (lag := watcher.lag(self.truth))]:
+        while lags := [lag for watcher in watchers if (lag := watcher.lag(self.truth))] + self._strays():
             if self.loop.time() > until:
                 self.problems += lags
                 return
             await asyncio.sleep(0.25)
+
+    def _strays(self) -> list[str]:
+        """Return which engines drive other sessions than those that are their own."""
+        found = []
+        for node in self.nodes:
+            if node.is_up:
+                name = node.engine.worker_id
+                own = [e.head.id for e in self.truth.entries.values() if e.head.run and e.head.worker == name]
+                if node.engine.awake != len(own):
+                    found.append(f"{node.name} drives {node.engine.awake} sessions, its own are {own}")
+        return found
 
     async def _stop(self) -> None:
         """Stop all nodes gracefully: nothing is left that belongs to one."""
