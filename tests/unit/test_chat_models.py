@@ -115,6 +115,29 @@ def test_answers_survive_the_way_to_the_library_and_back(entries: list[e.Entry])
     assert messages.to_messages(request) == there, "equal requests are equal"
 
 
+@given(strategies.transcripts)
+def test_a_conversation_that_grows_is_translated_the_same(entries: list[e.Entry]) -> None:
+    growing, translator = t.Transcript(), messages.Translator()
+    for entry in entries:
+        growing.add(e.decode(e.encode(entry)))
+        request = growing.request()
+        assert translator.messages(request) == messages.to_messages(request)
+
+
+def test_what_was_translated_is_not_translated_again() -> None:
+    growing = t.Transcript()
+    translator = messages.Translator()
+    for number in range(3):
+        growing.add(e.UserMessage(id=f"u{number}", at=0, content=e.text_content("hi")))
+        answer = e.AssistantMessage(id=f"a{number}", at=0, parts=(e.Text("ho"),), stop="answer", model="m")
+        growing.add(answer)
+    before = translator.messages(growing.request())
+    growing.add(e.UserMessage(id="new", at=0, content=e.text_content("more")))
+    after = translator.messages(growing.request())
+    assert len(before) == len(after) == 7
+    assert all(one is other for one, other in zip(before[:-1], after[:-1], strict=True))
+
+
 def test_parts_that_only_a_provider_understands_come_back_whole() -> None:
     call = m.NativeToolCallPart("web_search", {"q": "x"}, "srv_1", provider_name="anthropic", provider_details={"a": 1})
     found = m.NativeToolReturnPart("web_search", [{"url": "u"}], "srv_1", provider_name="anthropic")

@@ -121,6 +121,34 @@ def _renamed(entry: e.Entry, entry_id: str) -> e.Entry:
 
 
 @given(strategies.transcripts)
+@settings(max_examples=400)
+def test_a_conversation_that_grows_makes_the_same_requests(entries: list[e.Entry]) -> None:
+    growing = t.Transcript()
+    for count, entry in enumerate(entries, 1):
+        growing.add(entry)
+        if count % 3:
+            assert growing.request() == t.build(entries[:count])
+    assert growing.request() == t.build(entries)
+    assert list(growing.entries) == entries
+
+
+def test_what_was_built_is_not_built_again() -> None:
+    talk = Talk()
+    for _ in range(50):
+        talk.user("go")
+        asked = talk.calls("c1", "c2")
+        talk.result(asked, 1)
+        talk.result(asked, 0)
+    growing = t.Transcript(talk.entries)
+    before = growing.request().messages
+    growing.add(e.UserMessage(id="new", at=0, content=e.text_content("more")))
+    growing.add(e.AssistantMessage(id="last", at=0, parts=(e.Text("hi"),), stop="answer", model="m"))
+    after = growing.request().messages
+    assert all(one is other for one, other in zip(before[:-1], after, strict=False))
+    assert len(after) == len(before) + 2
+
+
+@given(strategies.transcripts)
 def test_nothing_that_a_person_said_after_the_cut_is_lost(entries: list[e.Entry]) -> None:
     cut = t.find_cut(entries)
     said = [

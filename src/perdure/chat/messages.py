@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.chat import entries as e
-from perdure.chat.transcript import Answer, Answered, Request, Said
+from perdure.chat.transcript import Answer, Answered, Message, Request, Said
 from perdure.records import canonical
 
 if TYPE_CHECKING:
@@ -28,18 +28,33 @@ _ALWAYS: Final = datetime(2000, 1, 1, tzinfo=UTC)
 # --- there
 
 
+class Translator:
+    """Translates the requests of one conversation; what two of them have in common is translated once."""
+
+    def __init__(self) -> None:
+        self._ours: list[Message] = []
+        self._theirs: list[ModelMessage] = []
+
+    def messages(self, request: Request) -> list[ModelMessage]:
+        """Return a request's messages; the system prompt goes with the last, where the library looks for it."""
+        same = 0
+        for ours, known in zip(request.messages[:-1], self._ours, strict=False):
+            if ours is not known:
+                break
+            same += 1
+        new = request.messages[same:-1]
+        self._ours[same:] = new
+        self._theirs[same:] = [_said(each) if isinstance(each, Said) else _answered(each) for each in new]
+        last = request.messages[-1]
+        return [*self._theirs, _said(last, request.system) if isinstance(last, Said) else _answered(last)]
+
+
 def to_messages(request: Request) -> list[ModelMessage]:
-    """Return a request's messages; the system prompt goes with the last, where the library looks for it."""
-    messages: list[ModelMessage] = [
-        _said(message) if isinstance(message, Said) else _answered(message) for message in request.messages
-    ]
-    last = messages[-1]
-    if request.system and last.kind == "request":
-        last.instructions = request.system
-    return messages
+    """Return the messages of one request."""
+    return Translator().messages(request)
 
 
-def _said(message: Said) -> ModelRequest:
+def _said(message: Said, system: str = "") -> ModelRequest:
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
     parts: list[ModelRequestPart] = [_returned(part) for part in message.parts if isinstance(part, Answer)]
@@ -47,7 +62,7 @@ def _said(message: Said) -> ModelRequest:
     if words:
         content = words[0] if len(words) == 1 and isinstance(words[0], str) else words
         parts.append(UserPromptPart(content, timestamp=_ALWAYS))
-    return ModelRequest(parts=parts, timestamp=_ALWAYS)
+    return ModelRequest(parts=parts, timestamp=_ALWAYS, instructions=system or None)
 
 
 def _returned(answer: Answer) -> ToolReturnPart:

@@ -75,8 +75,11 @@ async def generate(
     tools: Sequence[ToolSchema] = (),
     options: Options | None = None,
     listen: Listener | None = None,
+    translator: messages.Translator | None = None,
 ) -> Generated:
     """Return a model's answer; `listen` hears each change while it streams, and must return at once.
+
+    A `translator` that is kept with the conversation spares the translation of what was asked before.
 
     The call is made once: whether and when it is made again is decided by whoever can remember that. Raises
     `ModelFailed`; a cancellation ends the stream.
@@ -89,7 +92,7 @@ async def generate(
     try:
         async with model_request_stream(
             model,
-            messages.to_messages(request),
+            (translator or messages.Translator()).messages(request),
             model_settings=_settings(chosen),
             model_request_parameters=_parameters(tools),
         ) as stream:

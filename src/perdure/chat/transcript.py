@@ -87,22 +87,51 @@ class Cut(msgspec.Struct, frozen=True):
 
 def build(entries: Sequence[e.Entry]) -> Request:
     """Return the request that these entries, the whole transcript or its end, make."""
-    cut = find_cut(entries)
-    front = _end_of_front(entries, cut)
-    results = _first_results(entries)
-    builder = _Builder()
-    if cut.lead is not None:
-        builder.say(e.Text(cut.lead))
-    for place in range(cut.start, len(entries)):
-        entry = entries[place]
-        if isinstance(entry, e.AssistantMessage):
-            builder.answer(entry, results)
-        elif isinstance(entry, e.SectionsChange):
-            if place >= front:
-                builder.say(e.Text(_update(entry)))
-        else:
-            builder.say(*_spoken(entry))
-    return Request(_system(entries[:front]), builder.end())
+    return Transcript(entries).request()
+
+
+class Transcript:
+    """A conversation that grows. A request costs what has been added since the last one, however long it is."""
+
+    def __init__(self, entries: Iterable[e.Entry] = ()) -> None:
+        self._entries: list[e.Entry] = list(entries)
+        self._builder: _Builder | None = None
+        self._read = 0
+
+    @property
+    def entries(self) -> Sequence[e.Entry]:
+        """All entries, in their order."""
+        return self._entries
+
+    def add(self, *entries: e.Entry) -> None:
+        """Add entries that were committed."""
+        self._entries += entries
+
+    def request(self) -> Request:
+        """Return the request that the entries make now."""
+        builder = self._builder or self._begin_anew()
+        while self._read < len(self._entries):
+            entry = self._entries[self._read]
+            if builder.goes_on_with(entry):
+                builder.add(entry)
+                self._read += 1
+            else:
+                builder = self._begin_anew()
+        return builder.request()
+
+    def _begin_anew(self) -> _Builder:
+        """Build from the newest cut; all results are known from the beginning, whichever order they came in."""
+        cut = find_cut(self._entries)
+        front = _end_of_front(self._entries, cut)
+        builder = _Builder(shown_sections(self._entries[:front]), _first_results(self._entries))
+        if cut.lead is not None:
+            builder.say(e.Text(cut.lead))
+        for place in range(cut.start, len(self._entries)):
+            entry = self._entries[place]
+            if place >= front or not isinstance(entry, e.SectionsChange):
+                builder.add(entry, in_front=place < front)
+        self._builder, self._read = builder, len(self._entries)
+        return builder
 
 
 # --- where it begins
@@ -143,11 +172,6 @@ def _end_of_front(entries: Sequence[e.Entry], cut: Cut) -> int:
 
 
 # --- the system prompt
-
-
-def _system(entries: Iterable[e.Entry]) -> str:
-    shown = shown_sections(entries)
-    return "\n\n".join(text for text in shown.values() if text.strip())
 
 
 def shown_sections(entries: Iterable[e.Entry]) -> dict[str, str]:
@@ -210,34 +234,59 @@ def _speaking(parts: Iterable[e.Text | e.Json | e.File]) -> Iterator[e.Text | e.
 class _Builder:
     """Messages in turns: what the user's side says is collected until the assistant answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, shown: dict[str, str], results: dict[tuple[str, int], e.ToolResult]) -> None:
+        self._shown = shown
+        self._results = results
+        self._is_front = True
         self._messages: list[Message] = []
-        self._answers: list[Answer] = []
+        self._answer: e.AssistantMessage | None = None
         self._words: list[e.Text | e.Json | e.File] = []
         self._ids: set[str] = set()
+
+    def goes_on_with(self, entry: e.Entry) -> bool:
+        """Tell whether an entry only adds to what was built: no cut, and no result of an answer from before."""
+        if isinstance(entry, e.ToolResult):
+            return self._answer is not None and entry.answers == self._answer.id
+        return not isinstance(entry, e.Summary | e.Reset)
+
+    def add(self, entry: e.Entry, *, in_front: bool = False) -> None:
+        if isinstance(entry, e.AssistantMessage):
+            self._is_front = in_front
+            if entry.stop not in HIDDEN:
+                self._add_answer(entry)
+        elif isinstance(entry, e.ToolResult):
+            self._results.setdefault((entry.answers, entry.slot), entry)
+        elif not isinstance(entry, e.SectionsChange):
+            self.say(*_spoken(entry))
+        elif self._is_front:
+            self._shown = changed_sections(self._shown, entry)
+        else:
+            self.say(e.Text(_update(entry)))
 
     def say(self, *parts: e.Text | e.Json | e.File) -> None:
         self._words += _speaking(parts)
 
-    def answer(self, entry: e.AssistantMessage, results: Mapping[tuple[str, int], e.ToolResult]) -> None:
-        if entry.stop in HIDDEN:
-            return
+    def request(self) -> Request:
+        system = "\n\n".join(text for text in self._shown.values() if text.strip())
+        return Request(system, (*self._messages, self._said()))
+
+    def _add_answer(self, entry: e.AssistantMessage) -> None:
         parts = self._sendable(entry)
-        if not parts:
-            return
-        self._end_user()
-        self._messages.append(Answered(parts, entry.origin, entry.model, entry.id))
-        calls = [part for part in parts if isinstance(part, e.ToolCall)]
-        self._answers = [_result(call, results.get((entry.id, slot)), entry) for slot, call in enumerate(calls)]
+        if parts:
+            self._messages += [self._said(), Answered(parts, entry.origin, entry.model, entry.id)]
+            self._answer, self._words = entry, []
 
-    def end(self) -> tuple[Message, ...]:
-        self._end_user()
-        return tuple(self._messages)
-
-    def _end_user(self) -> None:
-        parts = (*self._answers, *self._words)
-        self._messages.append(Said(parts or (e.Text(FILLER),)))
-        self._answers, self._words = [], []
+    def _said(self) -> Said:
+        """Return what the user's side has said since the last answer: its results, then all else, or a filler."""
+        last = self._messages[-1] if self._messages else None
+        calls = [part for part in last.parts if isinstance(part, e.ToolCall)] if isinstance(last, Answered) else []
+        entry = self._answer
+        answers = (
+            [_result(call, self._results.get((entry.id, slot)), entry) for slot, call in enumerate(calls)]
+            if entry is not None
+            else []
+        )
+        return Said((*answers, *self._words) or (e.Text(FILLER),))
 
     def _sendable(self, entry: e.AssistantMessage) -> tuple[e.AnswerPart, ...]:
         parts = [self._sendable_part(part) for part in entry.parts if not _is_mute(part)]
