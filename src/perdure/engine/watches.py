@@ -48,18 +48,19 @@ class Hub:
     """Wakes the watchers of sessions that a commit has changed."""
 
     def __init__(self) -> None:
-        self._watchers: dict[str, set[Watcher]] = {}
+        # In order of their coming, so that what is done twice is done twice in the same way.
+        self._watchers: dict[str, dict[Watcher, None]] = {}
 
     def add(self, session_id: str) -> Watcher:
         """Register a watcher for a session."""
         watcher = Watcher()
-        self._watchers.setdefault(session_id, set()).add(watcher)
+        self._watchers.setdefault(session_id, {})[watcher] = None
         return watcher
 
     def remove(self, session_id: str, watcher: Watcher) -> None:
         """Forget a watcher."""
-        watchers = self._watchers.get(session_id, set())
-        watchers.discard(watcher)
+        watchers = self._watchers.get(session_id, {})
+        watchers.pop(watcher, None)
         if not watchers:
             self._watchers.pop(session_id, None)
 
