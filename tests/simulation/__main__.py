@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 import time
 
@@ -15,8 +16,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="replay this seed and tell what happens")
     parser.add_argument("--first", type=int, default=0, help="the first of many seeds")
     parser.add_argument("--count", type=int, default=500, help="how many seeds to run without --seed")
+    parser.add_argument("--digest", action="store_true", help="print a digest of all that happened in many seeds")
     options = parser.parse_args()
+    if options.digest:
+        return _digest(options.first, options.count)
     return _replay(options.seed) if options.seed is not None else _run_many(options.first, options.count)
+
+
+def _digest(first: int, count: int) -> int:
+    told = hashlib.sha256()
+    for seed in range(first, first + count):
+        report = run(seed, traced=True)
+        told.update("\n".join([*report.trace, *report.history]).encode())
+    print(told.hexdigest())
+    return 0
 
 
 def _replay(seed: int) -> int:
