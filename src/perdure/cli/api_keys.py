@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias
 
 from cyclopts import App, Parameter
 
 from perdure.cli.options import PLAIN, TABLE, Output, Rows
 from perdure.cli.output import check_rows, note, show, show_rows
-from perdure.cli.stores import KeysAt, keys_place
+from perdure.cli.stores import KeysAt, in_store, keys_place
 from perdure.errors import BadRequest
 
-if TYPE_CHECKING:
-    from perdure.server.place import Place
-    from perdure.store.port import Store
-
 app = App(name="api-key", help="Make and revoke the API keys of servers.")
-
-T = TypeVar("T")
 
 Data: TypeAlias = Annotated[
     Path | None, Parameter(help="The server's data folder, if its store is embedded there. Else .perdure.")
@@ -46,7 +38,7 @@ def create(
     if place.embedded:
         key = keys.create_key(place.data, name)
     else:
-        key = _in_store(place, lambda store: keyring.create_key(store, name))
+        key = in_store(place, lambda store: keyring.create_key(store, name))
     show({"id": key.id, "name": key.name, "api_key": key.secret}, output)
     note("The key is shown only now." + (" Restart the server to let it in." if place.embedded else ""))
 
@@ -62,7 +54,7 @@ def list_(*, store: KeysAt = None, data: Data = None, rows: Rows = TABLE) -> Non
     if place.embedded:
         known = [(key.id, key.name, key.created_at) for key in keys.list_keys(place.data)]
     else:
-        found = _in_store(place, keyring.list_keys)
+        found = in_store(place, keyring.list_keys)
         known = [(key.id, key.name, format_instant(key.created_at)) for key in found]
     made = [{"id": key_id, "name": name, "created_at": at} for key_id, name, at in known]
     show_rows({"api_keys": made}, made, rows, ("ID", "NAME", "CREATED"), known)
@@ -87,21 +79,7 @@ def revoke(
     if place.embedded:
         was = keys.revoke_key(place.data, key_id)
     else:
-        was = _in_store(place, lambda store: keyring.revoke_key(store, key_id))
+        was = in_store(place, lambda store: keyring.revoke_key(store, key_id))
     if not was:
         raise BadRequest(f"There is no key {key_id} in {place.shown}. Nothing was changed.")
     show({"id": key_id, "status": "revoked"}, output)
-
-
-def _in_store(place: Place, work: Callable[[Store], Awaitable[T]]) -> T:
-    from perdure.store import open_store
-
-    async def run() -> T:
-        store = open_store(place.address)
-        await store.open()
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())

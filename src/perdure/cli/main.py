@@ -1,6 +1,7 @@
 """The entry point: what every command has in common, from its arguments to its exit code.
 
-Exit codes: 0 done (a wait that timed out included), 1 an error, told in one line on stderr, 130 interrupted.
+Exit codes: 0 done (a wait that timed out included), 1 an error, told in one line on stderr, 130 interrupted. Commands
+that examine something end with codes of their own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     _speak_utf8()
     try:
-        _dispatch(arguments)
+        code = _dispatch(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -39,24 +40,25 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(f"{error.message} ({error.code})")
     except OSError as error:
         return _fail(_told(error))
-    return 0
+    return code
 
 
-def _dispatch(arguments: Sequence[str]) -> None:
+def _dispatch(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         from perdure.cli.commands import overview
 
         sys.stdout.write(overview())
-        return
+        return 0
     given = ["version"] if list(arguments) == ["--version"] else list(arguments)
     from cyclopts import CycloptsError
 
     from perdure.cli.commands import make_app
 
     try:
-        make_app()(given)
+        code = make_app()(given)
     except CycloptsError as error:
         raise _Usage(str(error)) from error
+    return code if isinstance(code, int) else 0
 
 
 class _Usage(PerdureError):

@@ -6,6 +6,7 @@ Rows are a table on a terminal and tab separated otherwise; everything else is t
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,8 @@ from perdure.errors import BadRequest
 
 Fields: TypeAlias = Iterable[tuple[str, Any]]
 
+BOLD: Final = 1
+DIM: Final = 2
 _UNSAFE: Final = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -32,6 +35,12 @@ class _Jsonl(_Json, Protocol):
 def is_terminal() -> bool:
     """Tell whether a person reads what is printed."""
     return sys.stdout.isatty()
+
+
+def styled(style: int, text: str) -> str:
+    """Return text in a style of the terminal's, if one is there that has styles."""
+    plain = not is_terminal() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return text if plain else f"\x1b[{style}m{text}\x1b[0m"
 
 
 def as_json(value: Any, indent: int | None = None) -> str:

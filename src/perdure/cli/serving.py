@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeAlias
 from cyclopts import Parameter
 
 from perdure.cli.options import PLAIN, Output
-from perdure.cli.stores import StoreAt, place_of
+from perdure.cli.stores import StoreAt, environment_id, place_of
 from perdure.errors import BadRequest
 
 Lease: TypeAlias = Annotated[
@@ -106,14 +106,7 @@ def _lease(duration: str) -> float:
 
 
 def _scope(text: str) -> tuple[str, str]:
-    from perdure.records.ids import is_slug
-
-    project, slash, environment = text.partition("/")
-    if not (slash and is_slug(project) and is_slug(environment)):
-        raise BadRequest(
-            f"{text!r} is no PROJECT/ENVIRONMENT: each has 1 to 63 of a-z, 0-9 and -, and does not start with -. "
-            "Nothing was started."
-        )
+    project, _, environment = environment_id(text).partition("/")
     return project, environment
 
 

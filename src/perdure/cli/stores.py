@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
 from cyclopts import Parameter
 
@@ -12,6 +14,9 @@ from perdure.errors import BadRequest
 
 if TYPE_CHECKING:
     from perdure.server.place import Place
+    from perdure.store.port import Store
+
+T = TypeVar("T")
 
 VARIABLE: Final = "PERDURE_STORE"
 
@@ -40,6 +45,16 @@ def place_of(store: str | None, data: Path | None = None) -> Place:
     return parse_place(where, data)
 
 
+def present_store(store: str | None) -> Place:
+    """Return the place of a store that is there; raises `BadRequest` for a folder without one, instead of making it."""
+    from perdure.store.sqlite.folder import DATABASE
+
+    place = place_of(store)
+    if place.embedded and not (place.data / DATABASE).is_file():
+        raise BadRequest(f"There is no store in {place.shown}. Nothing was done, and nothing made.")
+    return place
+
+
 def keys_place(store: str | None, data: Path | None) -> Place:
     """Return where a server's API keys are: in its store, or in the data folder in which its store is embedded."""
     from perdure.server.place import DATA, Place, parse_place
@@ -49,3 +64,31 @@ def keys_place(store: str | None, data: Path | None) -> Place:
     if data is None and (where := store or os.environ.get(VARIABLE)):
         return parse_place(where)
     return Place(data or Path(DATA))
+
+
+def in_store(place: Place, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Open a store, and return what `work` does with it."""
+    from perdure.store import open_store
+
+    async def run() -> T:
+        store = open_store(place.address)
+        await store.open()
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def environment_id(text: str) -> str:
+    """Return `PROJECT/ENVIRONMENT` as it is; raises `BadRequest` for what is none."""
+    from perdure.records.ids import is_slug
+
+    project, slash, environment = text.partition("/")
+    if not (slash and is_slug(project) and is_slug(environment)):
+        raise BadRequest(
+            f"{text!r} is no PROJECT/ENVIRONMENT: each has 1 to 63 of a-z, 0-9 and -, and does not start with -. "
+            "Nothing was done."
+        )
+    return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from cyclopts import Parameter
 from perdure.cli import views
 from perdure.cli.connect import connect
 from perdure.cli.options import HERE, TABLE, After, Flag, Limit, Rows, Server
-from perdure.cli.output import check_rows, is_terminal, note, print_document, print_line
+from perdure.cli.output import BOLD, DIM, check_rows, is_terminal, note, print_document, print_line, styled
 from perdure.cli.text import cell, one_line, short
 from perdure.errors import BadRequest
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 _CLEAR_LINE: Final = "\r\x1b[K"
-_BOLD: Final = 1
-_DIM: Final = 2
 
 
 def events(
@@ -151,14 +148,9 @@ def _print_watch_row(item: Document) -> None:
 def _print_for_person(event: Document, *, sessions: bool = False) -> None:
     place = f"{event['session_id']} " if sessions else ""
     width = max(shutil.get_terminal_size().columns - 46 - len(place), 20)
-    head = _styled(_DIM, f"{place}{event['seq']:>6}  {event['at'][11:19]}")
-    kind = _styled(_BOLD, f"{cell(event['type']):<24}")
+    head = styled(DIM, f"{place}{event['seq']:>6}  {event['at'][11:19]}")
+    kind = styled(BOLD, f"{cell(event['type']):<24}")
     print(f"{head}  {kind} {short(views.gist(event), width, one_line)}", flush=True)
-
-
-def _styled(style: int, text: str) -> str:
-    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    return text if plain else f"\x1b[{style}m{text}\x1b[0m"
 
 
 class _Screen:
@@ -180,9 +172,9 @@ class _Screen:
 
     def _snapshot(self, data: Document) -> None:
         session = data["session"]
-        print(f"{_styled(_BOLD, cell(session['agent']))} {session['id']} {session['status']}")
+        print(f"{styled(BOLD, cell(session['agent']))} {session['id']} {session['status']}")
         for turn in data["turns"]:
-            print(_styled(_DIM, f"{turn['sequence']:>6}  {turn['status']:<12}"), *self._said(turn), sep="  ")
+            print(styled(DIM, f"{turn['sequence']:>6}  {turn['status']:<12}"), *self._said(turn), sep="  ")
         for content in data["live"].values():
             self._being_written({"content": content})
 
@@ -195,7 +187,7 @@ class _Screen:
         text = one_line(views.content_text(data["content"]) or "")
         if text:
             width = shutil.get_terminal_size().columns - 4
-            sys.stdout.write(f"{_CLEAR_LINE}  {_styled(_DIM, text[-width:])}")
+            sys.stdout.write(f"{_CLEAR_LINE}  {styled(DIM, text[-width:])}")
             self._live = True
 
     def _ignore(self, data: Document) -> None:

@@ -1,0 +1,124 @@
+"""`perdure store`: bring a store up to date, check it, move it, and let old things go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+from cyclopts import App, Parameter
+
+from perdure.cli.options import PLAIN, TABLE, Flag, Output, Rows
+from perdure.cli.output import check_rows, note, show, show_rows
+from perdure.cli.stores import StoreAt, environment_id, in_store, present_store
+
+if TYPE_CHECKING:
+    from perdure.store.port import Pruned, Retention, Store
+
+app = App(name="store", help="Bring a store up to date, check it, move it, and let old things go.")
+
+FOREVER: Final = "forever"
+_KEPT: Final = ("events", "sessions", "receipts")
+
+Age: TypeAlias = str | None
+
+
+@app.command
+def retention(
+    environment: Annotated[str, Parameter(help="The environment: PROJECT/ENVIRONMENT.")],
+    /,
+    *,
+    events: Annotated[
+        Age, Parameter(help="For how long events, turns and logs of sessions that go on are kept: 30d, or forever.")
+    ] = None,
+    sessions: Annotated[Age, Parameter(help="For how long sessions are kept that have ended.")] = None,
+    receipts: Annotated[
+        Age, Parameter(help="For how long an operation that is sent again gets the first one's receipt.")
+    ] = None,
+    store: StoreAt = None,
+    output: Output = PLAIN,
+) -> None:
+    """Show for how long an environment keeps what has ended, or set it.
+
+    What is not named stays as it is. Nothing goes before `perdure store prune`.
+    """
+    scope = environment_id(environment)
+    given = {name: age for name, age in zip(_KEPT, (events, sessions, receipts), strict=True) if age is not None}
+    ages = {name: _microseconds(age) for name, age in given.items()}
+    policy = in_store(present_store(store), lambda opened: _retained(opened, scope, ages))
+    show({"environment": scope, **_policy(policy)}, output)
+    if ages:
+        note("Nothing has gone yet: perdure store prune removes what is older.")
+
+
+async def _retained(store: Store, scope: str, ages: dict[str, int | None]) -> Retention:
+    from msgspec.structs import replace
+
+    policy = await store.retention(scope)
+    if ages:
+        policy = replace(policy, **ages)
+        await store.set_retention(scope, policy)
+    return policy
+
+
+def _microseconds(age: str) -> int | None:
+    from perdure.records.durations import parse_duration
+
+    return None if age == FOREVER else parse_duration(age)
+
+
+def _policy(policy: Retention) -> dict[str, str]:
+    from perdure.records.durations import format_duration
+
+    ages = {name: getattr(policy, name) for name in _KEPT}
+    return {name: FOREVER if age is None else format_duration(age) for name, age in ages.items()}
+
+
+@app.command
+def prune(
+    *,
+    env: Annotated[
+        str | None, Parameter(name=("--env", "-e"), help="Only this environment: PROJECT/ENVIRONMENT. Else all.")
+    ] = None,
+    dry_run: Annotated[
+        Flag, Parameter(help="Remove nothing; say before which instant each environment's things would go.")
+    ] = False,
+    store: StoreAt = None,
+    rows: Rows = TABLE,
+) -> None:
+    """Remove what is older than the retention of its environment allows, a little at a time, beside live traffic.
+
+    May be interrupted and run again. What unfinished turns need stays.
+    """
+    check_rows(rows)
+    only = None if env is None else [environment_id(env)]
+    found = in_store(present_store(store), lambda opened: _due(opened, only) if dry_run else _pruned(opened, only))
+    columns = ("ENVIRONMENT", *(name.upper() for name in (_KEPT if dry_run else _GONE)))
+    made = [tuple(each.values()) for each in found]
+    show_rows({"dry_run": dry_run, "environments": found}, found, rows, columns, made)
+
+
+_GONE: Final = ("sessions", "turns", "events", "receipts")
+
+
+async def _pruned(store: Store, only: list[str] | None) -> list[dict[str, Any]]:
+    from perdure.records.instants import now
+    from perdure.store.tools.prune import prune
+
+    def told(environment: str, gone: Pruned) -> None:
+        note(f"{environment}: {gone.sessions} sessions, {gone.turns} turns, {gone.events} events so far")
+
+    gone = await prune(store, now(), only, progress=told)
+    return [{"environment": scope, **{name: getattr(counts, name) for name in _GONE}} for scope, counts in gone.items()]
+
+
+async def _due(store: Store, only: list[str] | None) -> list[dict[str, Any]]:
+    from perdure.records.instants import format_instant, now
+
+    environments = [found.id for found in await store.environments()] if only is None else only
+    at = now()
+    found = []
+    for scope in environments:
+        policy = await store.retention(scope)
+        ages = {name: getattr(policy, name) for name in _KEPT}
+        before = {name: None if age is None else format_instant(at - age) for name, age in ages.items()}
+        found.append({"environment": scope, **before})
+    return found

@@ -1,0 +1,107 @@
+"""`perdure store` and `perdure doctor` against real stores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dev_parts import PATIENCE, PROJECT, ended
+from many_parts import Parts, parts_on
+
+from perdure.api.events import Event, SnapshotData
+from perdure.errors import CursorExpired, SessionNotFound
+
+
+def perdure(*arguments: str, code: int = 0) -> str:
+    """Run a command and return what it prints: on stdout, or if it is to fail, on stderr."""
+    command = [sys.executable, "-m", "perdure.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == code, done
+    return done.stderr if code == 1 else done.stdout
+
+
+def document(*arguments: str, code: int = 0) -> Any:
+    return json.loads(perdure(*arguments, "--json", code=code))
+
+
+# --- retention
+
+
+async def test_what_is_too_old_goes_by_the_policy_of_its_environment(parts: Parts) -> None:
+    server = parts.server()
+    parts.worker()
+    where = ("--store", parts.store)
+    assert "(environment_not_found)" in perdure("store", "retention", "demo/development", *where, code=1)
+    async with server.client() as client:
+        await client.deploy(PROJECT)
+        lines = perdure("store", "retention", "demo/development", *where).splitlines()
+        assert lines == ["environment: demo/development", "events: forever", "sessions: forever", "receipts: forever"]
+        receipts = [await client.agents["inline"].create_session(text="many 10") for _ in range(2)]
+        over, goes_on = [client.session(receipt.session_id) for receipt in receipts]
+        for session, receipt in zip((over, goes_on), receipts, strict=True):
+            await ended(session, receipt)
+        await over.close()
+        [_ async for _ in over.iter_events(follow=True)]
+        first = await client.events(limit=1)
+        assert first.events[0].session_id in (over.id, goes_on.id)
+        nothing = document("store", "prune", *where)["environments"]
+        assert nothing == [{"environment": "demo/development", "sessions": 0, "turns": 0, "events": 0, "receipts": 0}]
+        set_ = document("store", "retention", "demo/development", "--events", "1ms", "--sessions", "1ms", *where)
+        assert set_ == {"environment": "demo/development", "events": "1ms", "sessions": "1ms", "receipts": "forever"}
+        kept = document("store", "retention", "demo/development", "--receipts", "30d", *where)
+        assert (kept["events"], kept["receipts"]) == ("1ms", "30d")
+        told = document("store", "prune", "--dry-run", *where)
+        assert told["dry_run"] is True
+        assert told["environments"][0]["events"] > told["environments"][0]["receipts"]
+        assert (await over.get()).status == "closed"
+        gone = document("store", "prune", "--env", "demo/development", *where)["environments"][0]
+        assert gone["sessions"] == 1
+        assert gone["turns"] >= 1
+        with pytest.raises(SessionNotFound):
+            await over.get()
+        with pytest.raises(CursorExpired) as expired:
+            await goes_on.events(after=0)
+        floor = expired.value.details["retained_after"]
+        assert [event.seq for event in (await goes_on.events(after=floor)).events] == list(
+            range(floor + 1, (await goes_on.get()).last_event_seq + 1)
+        )
+        with pytest.raises(CursorExpired):
+            await client.events(after=first.cursor)
+        # Who watches without a cursor, and what comes from now on, are as before.
+        watch = goes_on.watch()
+        assert isinstance(await anext(watch), SnapshotData)
+        after = await goes_on.enqueue(text="count")
+        assert (await ended(goes_on, after)).status == "completed"
+        async for item in watch:
+            if isinstance(item, Event) and item.type == "turn.completed":
+                break
+        await watch.aclose()
+        forever = document("store", "retention", "demo/development", "--events", "forever", *where)
+        assert forever["events"] == "forever"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["store", "retention", "demo", "--store", "{}"], "no PROJECT/ENVIRONMENT"),
+        (["store", "prune", "--env", "Demo/x", "--store", "{}"], "no PROJECT/ENVIRONMENT"),
+        (["store", "retention", "demo/development", "--events", "soon", "--store", "{}"], "(invalid_duration)"),
+        (["store", "prune", "--store", "{}"], "There is no store in"),
+        (["store", "retention", "demo/development", "--store", "{}"], "There is no store in"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_made(arguments: list[str], said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "nothing"
+    assert said in perdure(*(word.format(folder) for word in arguments), code=1)
+    assert not folder.exists()
+
+
+def test_an_embedded_store_is_its_owners(tmp_path: Path) -> None:
+    with parts_on(str(tmp_path / "data"), tmp_path) as parts:
+        parts.embedded()
+        told = perdure("store", "prune", "--store", parts.store, code=1)
+        assert "(store_in_use)" in told
