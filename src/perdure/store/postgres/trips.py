@@ -198,6 +198,9 @@ class _Trip:
                 return
             else:
                 self._take(result)
+        # libuv looks no more at a socket once it has told of an error, even if there was something to read before it.
+        self._loop.remove_reader(connection.socket)
+        self._loop.add_reader(connection.socket, self._guarded, self._read)
 
     def _take(self, result: PGresult) -> None:
         if result.status in _DONE:
