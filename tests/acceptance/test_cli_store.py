@@ -13,7 +13,7 @@ from dev_parts import PATIENCE, PROJECT, ended
 from many_parts import Parts, parts_on
 
 from perdure.api.events import Event, SnapshotData
-from perdure.errors import CursorExpired, SessionNotFound
+from perdure.errors import CursorExpired, SessionNotFound, TurnNotFound
 
 
 def perdure(*arguments: str, code: int = 0) -> str:
@@ -63,6 +63,9 @@ async def test_what_is_too_old_goes_by_the_policy_of_its_environment(parts: Part
         assert gone["turns"] >= 1
         with pytest.raises(SessionNotFound):
             await over.get()
+        assert receipts[1].turn_id is not None
+        with pytest.raises(TurnNotFound, match="gone by retention"):
+            await goes_on.turn(receipts[1].turn_id).get()
         with pytest.raises(CursorExpired) as expired:
             await goes_on.events(after=0)
         floor = expired.value.details["retained_after"]

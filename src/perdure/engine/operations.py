@@ -35,6 +35,7 @@ from perdure.records.ids import check_id, check_key, new_id
 from perdure.records.sessions import ENDED, Ask, ComputerState, Run, SessionHead, Turn
 from perdure.rules import commands as c
 from perdure.rules.decision import receipt
+from perdure.rules.retention import gone
 from perdure.store.port import Deployment, EventPage, FeedPage, SessionFilter
 
 _REASON_BYTES: Final = 4096
@@ -302,7 +303,8 @@ class EngineService(Service):
         check_id(turn_id, "turn id")
         turn = await self._store.turn(session_id, turn_id)
         if turn is None:
-            raise TurnNotFound(turn_id)
+            head = await self._store.head(session_id)
+            raise TurnNotFound(turn_id, gone(head) if head is not None else "")
         return turn
 
     async def turns(self, scope: Scope, session_id: str, *, after: int = 0, limit: int = 50) -> list[Turn]:
@@ -343,10 +345,10 @@ class EngineService(Service):
         return await self._store.asks(session_id, status, after, limit)
 
     async def ask(self, scope: Scope, session_id: str, ask_id: str) -> Ask:
-        await self._head(scope, session_id)
+        head = await self._head(scope, session_id)
         ask = await self._store.ask(session_id, check_id(ask_id, "question id"))
         if ask is None:
-            raise AskNotFound(ask_id)
+            raise AskNotFound(ask_id, gone(head))
         return ask
 
     async def events(self, scope: Scope, session_id: str, *, after: int = 0, limit: int = 100) -> EventPage:
@@ -378,10 +380,10 @@ class EngineService(Service):
     async def run_log(
         self, scope: Scope, session_id: str, run_id: str, *, offset: int = 0, limit: int = 65536
     ) -> LogChunk:
-        await self._head(scope, session_id)
+        head = await self._head(scope, session_id)
         run = await self._store.run(session_id, check_id(run_id, "run id"))
         if run is None:
-            raise RunNotFound(run_id)
+            raise RunNotFound(run_id, gone(head))
         data = await asyncio.to_thread(_read_file, self._engine.log_path(run_id), offset, limit)
         if data is None:
             # It was printed on another machine.

@@ -12,6 +12,7 @@ from perdure.rules.answers import check_answer
 from perdure.rules.commands import AnswerAsk, CreateAsk, WithdrawAsk
 from perdure.rules.decision import Decision, Draft, EndAsk, Found, PutAsk, data, need, with_raw
 from perdure.rules.guards import check_fence, running, spend
+from perdure.rules.retention import gone
 
 PENDING_LIMIT: Final = 32
 
@@ -45,7 +46,7 @@ def answer(head: SessionHead, command: AnswerAsk, now: int, found: Found) -> Dec
     """Take the first valid answer; the same response again returns it, another one is refused."""
     ask: Ask | None = need(found, "ask", command.ask_id)
     if ask is None:
-        raise AskNotFound(command.ask_id)
+        raise AskNotFound(command.ask_id, gone(head))
     draft = Draft(head, now)
     if ask.status == "cancelled":
         raise AskCancelled(ask.id)

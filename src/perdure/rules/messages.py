@@ -11,6 +11,7 @@ from perdure.records.sessions import ActiveTurn, Message, SessionHead, Turn
 from perdure.rules.commands import MessageSettled, MessageStarted, SendToTurn, TakeMessages
 from perdure.rules.decision import Decision, Draft, EndMessage, Found, PutMessage, data, need, receipt, with_raw
 from perdure.rules.guards import check_fence, running
+from perdure.rules.retention import gone
 
 PENDING_LIMIT: Final = 64
 
@@ -30,7 +31,7 @@ def send_to_turn(head: SessionHead, command: SendToTurn, now: int, found: Found)
     if head.active is None or head.active.id != command.turn_id:
         turn: Turn | None = need(found, "turn_id", command.turn_id)
         if turn is None:
-            raise TurnNotFound(command.turn_id)
+            raise TurnNotFound(command.turn_id, gone(head))
         raise MessageClosed(command.turn_id, f"it is {turn.status}")
     draft = Draft(head, now)
     admit(draft, command.message_id, command.content_json)
