@@ -109,15 +109,26 @@ def _is_ready(port: int) -> bool:
         connection.close()
 
 
-async def create(line: Line, agent: str) -> dict[str, Any]:
+async def create(line: Line, agent: str, text: str = INPUT) -> dict[str, Any]:
     """A new session with its first input: the receipt."""
-    receipt = await line.request("POST", f"/v1/agents/{agent}/sessions", {"input": content(INPUT)})
+    receipt = await line.request("POST", f"/v1/agents/{agent}/sessions", {"input": content(text)})
     return dict(receipt)
 
 
-async def enqueue(line: Line, session: str) -> dict[str, Any]:
+async def enqueue(line: Line, session: str, text: str = INPUT) -> dict[str, Any]:
     """One more input: the receipt."""
-    return dict(await line.request("POST", f"/v1/sessions/{session}/enqueue", {"input": content(INPUT)}))
+    return dict(await line.request("POST", f"/v1/sessions/{session}/enqueue", {"input": content(text)}))
+
+
+async def output_of(line: Line, session: str, turn: str | None = None) -> None:
+    """Return once a turn of the session, or this one, has committed an output."""
+    for _ in range(1500):
+        page = await line.request("GET", f"/v1/sessions/{session}/events?after=0&limit=100")
+        outputs = [event for event in page["events"] if event["type"] == "turn.output"]
+        if any(turn in (None, event["turn_id"]) for event in outputs):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"session {session} had no output within 30 s")
 
 
 async def settled(line: Line, receipt: dict[str, Any]) -> dict[str, Any]:

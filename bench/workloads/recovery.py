@@ -76,19 +76,10 @@ async def _put_in_flight(port: int) -> list[dict[str, Any]]:
     async def some(line: Line) -> list[dict[str, Any]]:
         receipts = [await server.create(line, "stuck") for _ in range(IN_FLIGHT // CONNECTIONS)]
         for receipt in receipts:
-            await _output(line, receipt["session_id"])
+            await server.output_of(line, receipt["session_id"])
         return receipts
 
     return [receipt for receipts in await server.on_lines(port, CONNECTIONS, some) for receipt in receipts]
-
-
-async def _output(line: Line, session: str) -> None:
-    for _ in range(500):
-        page = await line.request("GET", f"/v1/sessions/{session}/events?after=0&limit=100")
-        if any(event["type"] == "turn.output" for event in page["events"]):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"session {session} had no output within 10 s")
 
 
 async def _settle(port: int, receipts: list[dict[str, Any]]) -> list[dict[str, Any]]:

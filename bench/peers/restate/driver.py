@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -50,6 +51,8 @@ bind-port = {admin}
 HYPERCORN = """
 keep_alive_max_requests = 1000000000
 h2_max_concurrent_streams = 2000
+worker_class = "uvloop"
+workers = 0
 """
 
 
@@ -73,6 +76,7 @@ class Restate:
         self._folder = folder
         self.ingress, self.admin, self.service = free_port(), free_port(), free_port()
         self._free: list[Line] = []
+        self._waiting, self._gate = folder / "waiting", folder / "gate"
         settings = folder / "restate.toml"
         ports = {"node": free_port(), "ingress": self.ingress, "admin": self.admin}
         settings.write_text(SETTINGS.format(folder=folder / "data", **ports))
@@ -92,6 +96,7 @@ class Restate:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, "BENCH_WAITING": str(self._waiting), "BENCH_GATE": str(self._gate)},
                 preexec_fn=_die_with_the_parent,
             )
 
@@ -131,6 +136,24 @@ class Restate:
                     raise
             await asyncio.sleep(0.1)
 
+    async def crash(self, count: int) -> float:
+        """Kill the service with so many turns in flight and start it again; seconds until it has run all and the next.
+
+        The server is not killed: it tries the interrupted turns again as soon as it reaches the service.
+        """
+        line = await Line.open(self.ingress)
+        for number in range(count):
+            await line.request("POST", f"/Conversation/stuck-{number}/stay/send", load.INPUT)
+        while not self._waiting.exists() or self._waiting.read_text().count("one") < count:
+            await asyncio.sleep(0.02)
+        self.processes[1].kill()
+        self.processes[1].wait()
+        start = time.monotonic()
+        self._gate.touch()
+        self.processes[1] = self._serve()
+        await asyncio.gather(*[self.turn(f"stuck-{number}", 1) for number in range(count)])
+        return time.monotonic() - start
+
     def stop(self) -> None:
         for process in self.processes:
             process.terminate()
@@ -166,6 +189,7 @@ async def main() -> None:
             "hello": partial(hello, restate),
             "turns": partial(load.converse, restate.turn),
             "create": partial(load.open_many, restate.turn),
+            "crash": restate.crash,
         }
         await wire.serve(operations, answers)
     finally:

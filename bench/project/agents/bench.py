@@ -13,6 +13,7 @@ RESPONSE = "r" * 300
 
 image = perdure.Image("hosted").from_("python:3.12-slim")
 plain = perdure.Agent("plain", close_after_idle="1d")
+waiting = perdure.Agent("waiting", close_after_idle="1d")
 stuck = perdure.Agent("stuck", close_after_idle="1d")
 hosted = perdure.Agent("hosted", template=perdure.Template("hosted", image=image), close_after_idle="1d")
 
@@ -29,6 +30,15 @@ async def never(turn, ctx):
     """In flight for as long as its server lives."""
     await turn.output.write(OUTPUT)
     await asyncio.sleep(3600)
+
+
+@waiting.turn
+async def wait_first(turn, ctx):
+    """In flight until the file that its input names is there."""
+    await turn.output.write(OUTPUT)
+    while not os.path.exists(turn.text):
+        await asyncio.sleep(0.05)
+    await turn.respond(RESPONSE)
 
 
 @hosted.turn
