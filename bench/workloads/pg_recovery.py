@@ -46,7 +46,7 @@ def run(stage: Stage) -> None:
         f"the first of two workers has {IN_FLIGHT} sessions, each with a turn that runs and an input behind it; the"
         " second has none; a turn that ends against the rule (killed: interrupted, stopped: completed) breaks the run",
         f"SIGTERM: the turns run for another {STILL_RUNNING:g} s and may finish; kill -9: they would never end",
-        "from the signal to the commit of the last end, on this machine's clock (seen: as a client hears of it); a lease"
+        "from the signal to the commit of the last end, on this machine's clock (seen: as a client hears it); a lease"
         " is renewed three times in its length, so after a kill two thirds to all of it pass before anybody acts",
         "peers run the turns again: from the start of the next process, imports included (dbos, langgraph: on the same"
         " PostgreSQL; restate: only its service is killed, its server goes on)",
