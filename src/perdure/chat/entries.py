@@ -224,6 +224,7 @@ class ToolResult(_Entry, frozen=True, kw_only=True, tag="tool_result"):
     terminate: bool = False
     handoff: str | None = None
     add_tools: tuple[str, ...] = ()
+    usage: Usage | None = None
 
     @property
     def is_error(self) -> bool:

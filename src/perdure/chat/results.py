@@ -39,7 +39,8 @@ class ToolResult:
 
     `details` are for programs and people; models do not see them. `is_error` tells the model that the call did not
     succeed. `terminate` ends the turn when all calls of the round ask for it; `handoff` ends it and begins the
-    conversation anew with that text; `add_tools` offers more tools from the next model call on.
+    conversation anew with that text; `add_tools` offers more tools from the next model call on. `usage` is what the
+    tool itself spent on models, unless that is counted elsewhere.
     """
 
     content: ResultPart | Sequence[ResultPart] = ()
@@ -49,6 +50,7 @@ class ToolResult:
     handoff: str | None = None
     add_tools: tuple[str, ...] = ()
     diagnostics: tuple[e.Diagnostic, ...] = ()
+    usage: e.Usage | None = None
     bounds: Bounds = field(default_factory=Bounds)
 
 
@@ -62,6 +64,7 @@ class Finished(msgspec.Struct, frozen=True):
     terminate: bool = False
     handoff: str | None = None
     add_tools: tuple[str, ...] = ()
+    usage: e.Usage | None = None
 
     def entry(
         self,
@@ -91,6 +94,7 @@ class Finished(msgspec.Struct, frozen=True):
             terminate=self.terminate,
             handoff=self.handoff,
             add_tools=self.add_tools,
+            usage=self.usage,
         )
 
 
@@ -119,6 +123,7 @@ def finish(value: Any, bounds: Bounds | None = None) -> Finished:
         result.terminate,
         result.handoff,
         result.add_tools,
+        result.usage,
     )
 
 

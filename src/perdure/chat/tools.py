@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 import msgspec
 
-from perdure.chat.arguments import Arguments, plain_arguments
+from perdure.chat.arguments import Arguments, InvalidArguments, plain_arguments
 from perdure.errors import DefinitionError
+from perdure.records import canonical
 
 if TYPE_CHECKING:
     from perdure.chat.schemas import Schema
@@ -97,12 +98,81 @@ class Tool:
             # Whoever cannot say that no one need be asked has not said so.
             return True
 
+    async def run(self, ctx: Any, values: Mapping[str, Any]) -> Any:
+        """Call the function with the values of arguments that fit."""
+        return await self.function(ctx, **values)
+
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as it was written, as a test of it does."""
         return await self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Tool {self.name!r} (replay={self.replay})>"
+
+
+class RawTool(Tool):
+    """A tool whose schema somebody else has written: another agent, a server, a plugin.
+
+    The function gets the context and the arguments as one mapping. `parameters` is a JSON schema of an object; that
+    required arguments are there and unknown ones are not is checked here, the rest by whoever wrote it.
+    """
+
+    def __init__(
+        self,
+        function: ToolFunction,
+        *,
+        name: str,
+        description: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        replay: Replay = "never",
+        approval: Approval = False,
+        sequential: bool = False,
+    ) -> None:
+        super().__init__(
+            _any_arguments,
+            name=name,
+            description=description,
+            replay=replay,
+            approval=approval,
+            sequential=sequential,
+        )
+        self.function = function
+        self._parameters: dict[str, Any] = dict(parameters or {"type": "object", "properties": {}})
+        if self._parameters.get("type") != "object":
+            raise DefinitionError(f"Tool {name!r}: its parameters must be a JSON schema of an object.")
+
+    @property
+    def description(self) -> str:
+        """What a model is told of the tool."""
+        return self._description or ""
+
+    @property
+    def schema(self) -> ToolSchema:
+        """What a model is told of the tool."""
+        return ToolSchema(self.name, self.description, self._parameters)
+
+    def arguments(self, text: str) -> Arguments:
+        """Return a model's arguments; raises `InvalidArguments` for what is missing or unknown."""
+        data = plain_arguments(text)
+        values: dict[str, Any] = canonical.decode(data)
+        wrong = [
+            f"- {name}: is required and missing" for name in self._parameters.get("required", ()) if name not in values
+        ]
+        if self._parameters.get("additionalProperties") is False:
+            known = self._parameters.get("properties", {})
+            wrong += [f"- {name}: there is no such parameter; leave it out" for name in values if name not in known]
+        if wrong:
+            lines = ["The arguments do not fit the tool's parameters:", *wrong, "Correct them and call again."]
+            raise InvalidArguments("\n".join(lines))
+        return Arguments(values, data)
+
+    async def run(self, ctx: Any, values: Mapping[str, Any]) -> Any:
+        """Call the function with the arguments as one mapping."""
+        return await self.function(ctx, values)
+
+
+async def _any_arguments(ctx: Any) -> None:
+    """Stand in for the signature of a tool that has none of its own."""
 
 
 @overload
