@@ -124,8 +124,8 @@ class Member(Ownership):
         too_late = f"it could not be renewed within {self._lease:g} s"
         pause = self._lease / _RENEWALS
         while True:
-            await asyncio.sleep(pause)
-            left = self._until - asyncio.get_running_loop().time()
+            await asyncio.sleep(min(pause, self._left()))
+            left = self._left()
             if left <= 0:
                 return too_late
             try:
@@ -139,10 +139,13 @@ class Member(Ownership):
                 continue
             if not renewed:
                 return "it had run out before it was renewed"
-            if asyncio.get_running_loop().time() >= self._until:
+            if self._left() <= 0:
                 # The answer was so long on its way, or this process stood still meanwhile.
                 return too_late
             pause = self._lease / _RENEWALS
+
+    def _left(self) -> float:
+        return self._until - asyncio.get_running_loop().time()
 
     async def _begin_again(self) -> None:
         self.worker_id = new_id()
