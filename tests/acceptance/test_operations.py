@@ -163,6 +163,33 @@ async def _nothing_after_is_known(client: AsyncClient, session_id: str, turn_id:
             await anext(items)
 
 
+# --- restarts of workers
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+async def test_a_worker_that_is_started_again_on_its_machine_goes_on_with_running_turns(
+    parts: Parts, gate: Path, how: str
+) -> None:
+    """What the unit for systemd relies on: only the worker is signalled, and sessions' processes are adopted."""
+    server, workers = parts.server(), [parts.worker(), parts.worker()]
+    async with server.client() as client:
+        await client.deploy(PROJECT)
+        receipt = await client.agents["process"].create_session(text=f"wait {gate}")
+        session = client.session(receipt.session_id)
+        await until(session, "turn.output")
+        computer = (await session.get()).computer
+        assert computer is not None
+        (home,) = [part for part in workers if (part.data / "computers" / computer.id).exists()]
+        guest = await home.guest(session)
+        getattr(home, how)()
+        if how == "terminate":
+            assert await asyncio.to_thread(home.ended) == 0
+        await asyncio.to_thread(home.start)
+        gate.touch()
+        assert (await ended(session, receipt)).status == "completed"
+        assert await home.guest(session) == guest
+
+
 # --- metrics
 
 
