@@ -145,6 +145,10 @@ TOOL_POINTS: Final[tuple[str, ...]] = (
     "store.prune.removed",
     "store.prune.dropped",
     "store.prune.forgotten",
+    # Moving an installation from one store to another; labels are kinds of rows.
+    "store.copy.begun",
+    "store.copy.page",
+    "store.copy.done",
 )
 
 

@@ -115,11 +115,13 @@ async def whole(store: SqliteStore, session_id: str) -> int:
 # --- cost
 
 
+WHOLE = ("move_", "count_")  # read all there is, when a store is moved or checked
 SCHEMA = ("tables", "schema_version", "set_schema_version")  # asked once, when a store is opened
 
 
 def without_index(plan: list[str]) -> list[str]:
-    return [step for step in plan if step.startswith("SCAN") or "TEMP B-TREE" in step]
+    tables = (step for step in plan if not step.startswith("SCAN (subquery"))
+    return [step for step in tables if step.startswith("SCAN") or "TEMP B-TREE" in step]
 
 
 def test_every_query_goes_by_an_index(tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ def test_every_query_goes_by_an_index(tmp_path: Path) -> None:
         plan = [row[3] for row in made.execute(f"EXPLAIN QUERY PLAN {text}", (None,) * count(text)).fetchall()]
         if name.startswith("insert"):
             assert plan == [], name
-        elif found := without_index(plan):
+        elif not name.startswith(WHOLE) and (found := without_index(plan)):
             scans[name] = found
     made.close()
     # There are few environments and API keys, and who asks for them wants all. `feed` has one row. What has one key is one

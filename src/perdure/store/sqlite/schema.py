@@ -59,6 +59,15 @@ def check_version(file: Path) -> None:
         )
 
 
+def check_is_newest(database: Database, file: Path) -> None:
+    """Raise `StoreError` for a database whose schema is not this version's, for those who only read it."""
+    if (version := version_of(database)) != newest():
+        raise StoreError(
+            f"{file} has schema {version}; this version reads {newest()}. It was left unchanged. Migrate it first: "
+            f"perdure store migrate {file.parent}"
+        )
+
+
 def migrate(database: Database, steps: list[tuple[int, str]] | None = None) -> None:
     """Bring a database to the newest version: each step in a transaction of its own, or not at all."""
     for version, script in steps or migrations():

@@ -113,8 +113,8 @@ class SqliteStore(Store):
     async def apply(self, command: Command) -> Applied:
         return await self._write.apply(command)
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        return self._listeners.add(listener)
+    def subscribe(self, listener: Listener, interest: Interest | None = None) -> Callable[[], None]:
+        return self._listeners.add(listener, interest)
 
     # --- sessions
 
