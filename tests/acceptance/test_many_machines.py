@@ -176,6 +176,20 @@ async def test_servers_are_restarted_one_after_the_other_and_no_watcher_sees_it(
             assert texts(events, turn.id) == [str(number) for number in range(1, turn.result + 1)]
 
 
+async def test_servers_that_work_are_enough_and_follow_each_other(parts: Parts) -> None:
+    one, two = parts.server(works=True), parts.server(works=True)
+    async with one.client() as here, two.client() as there:
+        await here.deploy(PROJECT)
+        session, receipt = await created(here, "inline", "pid")
+        first = (await ended(there.session(session.id), receipt)).result
+        assert first in (one.pid, two.pid)
+        dead, left, client = (one, two, there) if first == one.pid else (two, one, here)
+        dead.kill()
+        after = await client.session(session.id).enqueue(text="pid")
+        assert (await ended(client.session(session.id), after)).result == left.pid
+        in_order(await log_of(client.session(session.id)))
+
+
 async def test_a_cursor_of_one_server_is_one_of_any(parts: Parts) -> None:
     one, two = parts.server(), parts.server()
     parts.worker()
