@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 import psycopg
-from postgres_server import INSTALL, USER, binaries
+from postgres_server import INSTALL, USER, binaries, memory
 
 _PATIENCE: Final = 60.0
 _RECEIVING: Final = "SELECT 1 FROM pg_stat_wal_receiver"
@@ -131,6 +131,11 @@ class PostgresNode:
         """Stop: `fast` ends all connections in order, `immediate` is a crash."""
         self.run("pg_ctl", "stop", "-D", str(self.data), "-w", "-m", mode)
 
+    def restart(self, mode: str = "fast") -> None:
+        """Stop and start."""
+        self.stop(mode)
+        self.start()
+
     def promote(self) -> None:
         """Make a standby a primary, and wait until it is."""
         self.settings.pop("primary_conninfo", None)
@@ -222,7 +227,7 @@ class PostgresCluster:
         prefixes: Sequence[Sequence[str]] = (),
     ) -> None:
         # Not in pytest's folders: a socket's path has at most 107 bytes.
-        self.folder = Path(tempfile.mkdtemp(prefix="perdure-cluster-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="perdure-cluster-", dir=None if fsync else memory()))
         self.folder.chmod(0o755)
         self._numbers = count(1)
         self.synchronous = synchronous
@@ -294,11 +299,7 @@ class PostgresCluster:
         old = self.primary
         if kill:
             old.kill()
-        for standby in self.standbys:
-            standby.set(primary_conninfo="")
-        until(lambda: not any(node.sql(_RECEIVING) for node in self.standbys), "no standby follows the old primary")
-        # What one of them has flushed was acknowledged, whether the others have it or not.
-        new = max(self.standbys, key=lambda node: node.sql(_RECEIVED))
+        new = self.standbys[0] if len(self.standbys) == 1 else self._newest_standby()
         self.standbys.remove(new)
         # Before it takes writes: commits that wait for a standby would wait for ever.
         new.set(synchronous_standby_names="")
@@ -308,6 +309,13 @@ class PostgresCluster:
             standby.set(primary_conninfo=f"{new.replication} application_name={standby.name}")
         self._wait_for_standbys()
         return old
+
+    def _newest_standby(self) -> PostgresNode:
+        """Cut the standbys off the primary and return the one that has the most: all that was acknowledged."""
+        for standby in self.standbys:
+            standby.set(primary_conninfo="")
+        until(lambda: not any(node.sql(_RECEIVING) for node in self.standbys), "no standby follows the old primary")
+        return max(self.standbys, key=lambda node: node.sql(_RECEIVED))
 
     def rejoin(self) -> None:
         """Make every node that is neither primary nor standby a new standby, whatever has become of it."""

@@ -34,7 +34,7 @@ def binaries() -> Path | None:
     return Path(found).resolve().parent if found else None
 
 
-def _memory() -> Path | None:
+def memory() -> Path | None:
     """Return a folder in memory, if there is one with room."""
     folder = Path("/dev/shm")
     return folder if folder.is_dir() and shutil.disk_usage(folder).free > _ROOM else None
@@ -49,7 +49,7 @@ class PostgresServer:
             raise RuntimeError(INSTALL)
         self._bin = found
         # Not in pytest's folders: a socket's path has at most 107 bytes.
-        self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=None if fsync else _memory()))
+        self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=None if fsync else memory()))
         self._numbers = count(1)
         # PostgreSQL refuses to run as root.
         root = os.geteuid() == 0

@@ -86,21 +86,22 @@ class Database:
         """Close all connections."""
         await self._pool.drain()
 
-    async def run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def run(self, work: Callable[[Connection], Awaitable[T]], patience: float | None = None) -> T:
         """Return `work(connection)`. It must be work that can be done again, since it may be.
 
-        Raises `PerdureError`s as they are, `Unsettled` as it is, and all else in our words.
+        `patience`: for how many seconds it is tried again, if not for as long as the store's address says. Raises
+        `PerdureError`s as they are, `Unsettled` as it is, and all else in our words.
         """
         try:
-            return await self.attempt(work)
+            return await self.attempt(work, patience)
         except (PerdureError, Unsettled):
             raise
         except Exception as error:
             raise translate(error) from error
 
-    async def attempt(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def attempt(self, work: Callable[[Connection], Awaitable[T]], patience: float | None = None) -> T:
         """As `run`, but with PostgreSQL's own errors."""
-        deadline = time.monotonic() + self._address.patience
+        deadline = time.monotonic() + (self._address.patience if patience is None else patience)
         pause = _FIRST_PAUSE
         while True:
             try:

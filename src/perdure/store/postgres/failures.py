@@ -15,7 +15,6 @@ RETRY_AFTER_SECONDS: Final = 2
 _PASSING_CLASSES: Final = frozenset({"08", "40"})
 _PASSING: Final = frozenset(
     {
-        "25006",  # read-only: a standby, or a primary that has just become one
         "25P03",  # idle in transaction for too long
         "53000",
         "53100",  # the disk is full
@@ -32,7 +31,7 @@ _PASSING: Final = frozenset(
     }
 )
 # What is tried again on another connection, since all that are open lead to the same wrong place.
-_ELSEWHERE: Final = frozenset({"25006", "57P01", "57P02", "57P03"})
+_ELSEWHERE: Final = frozenset({"57P01", "57P02", "57P03"})
 _UNSTORABLE: Final = (
     psycopg.DataError,
     psycopg.IntegrityError,
@@ -44,7 +43,6 @@ _UNSTORABLE: Final = (
     AttributeError,
     struct.error,
 )
-_CACHED_PLAN: Final = "cached plan"
 _SEVERAL: Final = "Multiple connection attempts"
 _REFUSALS: Final = ("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist")
 # A race lost: somebody else took the same key between our look and our write.
@@ -72,7 +70,8 @@ def is_passing(error: BaseException) -> bool:
     """Whether the same work may succeed when it is done again in a moment."""
     code = sqlstate(error)
     if code is not None:
-        return code in _PASSING or code[:2] in _PASSING_CLASSES or lost_a_race(error) or _is_stale(error)
+        known = code in _PASSING or code[:2] in _PASSING_CLASSES
+        return known or _takes_no_writes(error) or lost_a_race(error) or _is_stale(error)
     # Without a code it is the connection that failed: refused, lost or closed.
     return not refuses_us(error) and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | OSError)
 
@@ -83,8 +82,19 @@ def lost_a_race(error: BaseException) -> bool:
 
 
 def _is_stale(error: BaseException) -> bool:
-    """Whether what was prepared has become useless: a migration has changed a table, or a pooler the server."""
-    return isinstance(error, psycopg.errors.FeatureNotSupported) and _CACHED_PLAN in str(error)
+    """Whether a prepared statement has become useless, because a migration has changed a table."""
+    return _unsupported_in(error) == "RevalidateCachedQuery"
+
+
+def _takes_no_writes(error: BaseException) -> bool:
+    """Whether the server is a standby, or a primary that has just become one."""
+    # The second is what BEGIN says on a standby.
+    return sqlstate(error) == "25006" or _unsupported_in(error) == "call_bool_check_hook"
+
+
+def _unsupported_in(error: BaseException) -> str | None:
+    """Return the function of the server that does not support something; only the words for it are translated."""
+    return error.diag.source_function if isinstance(error, psycopg.errors.FeatureNotSupported) else None
 
 
 def refuses_us(error: BaseException) -> bool:
@@ -100,7 +110,9 @@ def leads_nowhere(error: BaseException) -> bool:
     if isinstance(error, CannotConnect | AllBusy):
         # Those that are open may be the last that we get.
         return False
-    return code in _ELSEWHERE or _is_stale(error) if code is not None else is_passing(error)
+    if code is None:
+        return is_passing(error)
+    return code in _ELSEWHERE or _takes_no_writes(error) or _is_stale(error)
 
 
 def is_ambiguous(error: BaseException) -> bool:
@@ -125,7 +137,7 @@ def translate(error: BaseException) -> PerdureError:
 
 
 def _passing(error: BaseException) -> StoreError:
-    if sqlstate(error) == "25006":
+    if _takes_no_writes(error):
         return StoreReadOnly(
             f"The PostgreSQL server takes no writes ({_said(error)}). What was committed before is safe, this was not "
             "stored; name the primary in the store's address, or all servers with target_session_attrs=read-write.",

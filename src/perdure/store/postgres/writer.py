@@ -88,8 +88,9 @@ class Writer:
     async def close(self) -> None:
         """Finish the commits under way, and forget that this process wrote."""
         await self._idle.wait()
+        forget: Statement = (sql("forget_writer"), (self._id,))
         try:
-            await self._database.run(lambda connection: trip(connection, [(sql("forget_writer"), (self._id,))]))
+            await self._database.run(lambda connection: trip(connection, [forget]), patience=0.0)
         except PerdureError:
             # The server is away. The rows are harmless, and some other process removes them in a week.
             return
