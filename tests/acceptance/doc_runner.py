@@ -133,7 +133,7 @@ class DocRunner:
         assert problem is None, f"{where}\n{problem}\nIt printed:\n{printed}"
 
     def _execute(self, words: list[str]) -> str:
-        words = [_PORT.sub(lambda match: self._port(match[0]), word) for word in words]
+        words = [os.path.expandvars(_PORT.sub(lambda match: self._port(match[0]), word)) for word in words]
         if words[0] == "perdure" and words[1] in SERVERS:
             return self._start(words[1:])
         if words[0] == "kill":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -46,8 +47,14 @@ def parts(postgres: PostgresServer, tmp_path: Path) -> Iterator[Parts]:
 # --- backup and point-in-time restore
 
 
+def _settings_shown() -> dict[str, str]:
+    """What the guide tells operators to set."""
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "back-up-postgresql.md"
+    return dict(re.findall(r"^(\w+) = '?(.*?)'?$", guide.read_text("utf-8"), re.M))
+
+
 class Archive:
-    """A database that archives its log, a base backup of it, and a second one restored from both."""
+    """A database that archives its log, a base backup of it, and a second one restored from both, as the guide says."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="perdure-pitr-"))
@@ -58,11 +65,8 @@ class Archive:
         self.restored = PostgresNode(self.folder, "restored")
         if os.geteuid() == 0:
             shutil.chown(self._log, "nobody", "nogroup")
-        log = self._log  # in which whatever has a file's name is whole
-        self.primary.settings |= {
-            "archive_mode": "on",
-            "archive_command": f"test ! -f {log}/%f && cp %p {log}/part && mv {log}/part {log}/%f",
-        }
+        self._shown = {name: value.replace("/archive", str(self._log)) for name, value in _settings_shown().items()}
+        self.primary.settings |= {name: self._shown[name] for name in ("wal_level", "archive_mode", "archive_command")}
         self.primary.make()
         self.primary.start()
         self.primary.sql("CREATE DATABASE perdure")
@@ -84,11 +88,8 @@ class Archive:
         shutil.rmtree(self.primary.data)
 
     def restore(self, instant: str) -> None:
-        self.restored.settings |= {
-            "restore_command": f"cp {self._log}/%f %p",
-            "recovery_target_time": instant,
-            "recovery_target_action": "promote",
-        }
+        again = {name: self._shown[name] for name in ("restore_command", "recovery_target_action")}
+        self.restored.settings |= {**again, "recovery_target_time": instant}
         (self.restored.data / "recovery.signal").touch()
         self.restored.start()
         holds(lambda: self.restored.sql("SELECT pg_is_in_recovery()") == [(False,)], "the database takes writes")
