@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dev_parts import PATIENCE, PROJECT, ended
-from many_parts import Parts, parts_on
+from dev_parts import PATIENCE, PROJECT, Dev, ended, log_of
+from many_parts import Parts, PostgresServer, parts_on
 
 from perdure.api.events import Event, SnapshotData
+from perdure.client.aio import AsyncClient
 from perdure.errors import CursorExpired, SessionNotFound, TurnNotFound
 
 
@@ -108,3 +109,82 @@ def test_an_embedded_store_is_its_owners(tmp_path: Path) -> None:
         parts.embedded()
         told = perdure("store", "prune", "--store", parts.store, code=1)
         assert "(store_in_use)" in told
+
+
+# --- moving a whole installation
+
+
+async def test_an_installation_moves_to_postgresql_and_its_sessions_go_on_and_back(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """A key lets in on both sides, and a session with a process goes on with its memory: its machine is the folder."""
+    here, back = tmp_path / "data", tmp_path / "back"
+    there = postgres.url(postgres.new_database())
+    key = document("api-key", "create", "ci", "--data", str(here))["api_key"]
+    with (
+        parts_on(str(here), tmp_path) as alone,
+        parts_on(there, tmp_path) as many,
+        parts_on(str(back), tmp_path) as again,
+    ):
+        server = alone.embedded()
+        async with AsyncClient(server.url, key) as client:
+            await client.deploy(PROJECT)
+            inline, process = await began(client, "inline", "count"), await began(client, "process", "count")
+            held = client.session((await client.agents["inline"].create_session()).session_id)
+            hold = await held.interrupt()
+            waiting = await held.enqueue(text="count")
+            before = await logs_of(client, inline, process, held.id)
+            assert "(store_in_use)" in perdure("store", "copy", str(here), there, code=1)
+        stopped(server)
+        copied = document("store", "copy", str(here), there)
+        assert copied["source"] == str(here)
+        assert (copied["rows"]["sessions"], copied["rows"]["api_keys"]) == (3, 1)
+        assert any("keep it" in text for text in copied["notes"])
+        assert "(conflict)" in perdure("store", "copy", str(here), there, code=1)
+
+        server, worker = many.server(), many.worker(data=here)
+        async with AsyncClient(server.url, key) as client:
+            await check_logs(client, before)
+            assert await turns_of(client, inline) == 1
+            assert await turns_of(client, process) == 2
+            assert hold.hold_id is not None
+            await client.session(held.id).resume(hold.hold_id)
+            assert (await ended(client.session(held.id), waiting)).status == "completed"
+            elsewhere = await began(client, "inline", "count")
+            before = await logs_of(client, *before, elsewhere)
+        stopped(worker)
+        stopped(server)
+        assert "api keys: 1" in perdure("store", "copy", there, f"sqlite://{back}").splitlines()
+
+        async with AsyncClient(again.embedded().url, key) as client:
+            await check_logs(client, before)
+            assert await turns_of(client, elsewhere) == 1
+
+
+def stopped(part: Dev) -> None:
+    part.terminate()
+    assert part.ended() == 0
+
+
+async def logs_of(client: AsyncClient, *session_ids: str) -> dict[str, list[Event]]:
+    return {session_id: await log_of(client.session(session_id)) for session_id in session_ids}
+
+
+async def check_logs(client: AsyncClient, before: dict[str, list[Event]]) -> None:
+    """Check that sessions have the events that they had, at least."""
+    for session_id, events in before.items():
+        assert (await log_of(client.session(session_id)))[: len(events)] == events
+
+
+async def began(client: AsyncClient, agent: str, text: str) -> str:
+    """Return a session that has had a turn."""
+    receipt = await client.agents[agent].create_session(text=text)
+    await ended(client.session(receipt.session_id), receipt)
+    return receipt.session_id
+
+
+async def turns_of(client: AsyncClient, session_id: str) -> int:
+    """Return the how manieth turn a next one is for the live state of its process."""
+    session = client.session(session_id)
+    turn = await ended(session, await session.enqueue(text="count"))
+    return int(turn.result["turns"])

@@ -129,6 +129,13 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     Console().print(table)
 
 
+def progress(text: str) -> None:
+    """Show a person how far something is, in place of what was shown before; nothing at its end."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{one_line(text)}")
+        sys.stderr.flush()
+
+
 def note(text: str) -> None:
     """Tell a person something that is no part of the output."""
     if sys.stderr.isatty():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 from cyclopts import App, Parameter
 
 from perdure.cli.options import PLAIN, TABLE, Flag, Output, Rows
-from perdure.cli.output import check_rows, note, show, show_rows
-from perdure.cli.stores import StoreAt, environment_id, in_store, present_store
+from perdure.cli.output import check_rows, note, print_fields, progress, show, show_rows
+from perdure.cli.stores import StoreAt, environment_id, in_store, present_place, present_store
 
 if TYPE_CHECKING:
+    from perdure.server.place import Place
     from perdure.store.port import Pruned, Retention, Store
+    from perdure.store.tools.copy import Copied
 
 app = App(name="store", help="Bring a store up to date, check it, move it, and let old things go.")
 
@@ -19,6 +22,56 @@ FOREVER: Final = "forever"
 _KEPT: Final = ("events", "sessions", "receipts")
 
 Age: TypeAlias = str | None
+
+
+@app.command
+def copy(
+    source: Annotated[str, Parameter(help="The store to copy: postgresql://…, a data folder, or sqlite:///FOLDER.")],
+    target: Annotated[str, Parameter(help="The store to fill: an empty database, or a folder that is not there yet.")],
+    /,
+    *,
+    output: Output = PLAIN,
+) -> None:
+    """Copy a whole store to another one and compare them row by row: all of it, or nothing.
+
+    Nobody may use either of them meanwhile. Sessions go on where they were, once servers and workers use the copy. The
+    source stays as it is.
+    """
+    from perdure.server.place import parse_place
+
+    here, there = present_place(source), parse_place(target)
+    copied, keys = asyncio.run(_copied(here, there))
+    rows = {**copied.rows, "api_keys": max(copied.rows["api_keys"], keys)}
+    notes = [*copied.notes, *_advice(here, there)]
+    if output.json:
+        show({"source": here.shown, "target": there.shown, "rows": rows, "notes": notes}, output)
+        return
+    moved = [(kind.replace("_", " "), count) for kind, count in rows.items() if count]
+    print_fields([("copied", here.shown), ("to", there.shown), *moved, *(("note", text) for text in notes)])
+
+
+async def _copied(source: Place, target: Place) -> tuple[Copied, int]:
+    from perdure.server.carrying import carry_keys
+    from perdure.store.tools.copy import copy
+
+    def told(phase: str, kind: str, count: int) -> None:
+        progress(f"{phase} {kind}: {count}")
+
+    try:
+        copied = await copy(source.address, target.address, told)
+    finally:
+        progress("")
+    return copied, await carry_keys(source, target)
+
+
+def _advice(source: Place, target: Place) -> list[str]:
+    """Return what is to be known about what is not in a store: files of Computers and logs of runs."""
+    if not source.embedded or target.embedded:
+        return []
+    return [
+        f"Computers and logs of earlier runs stay in {source.data}: keep it, and start a worker there with --data "
+        f"{source.data}, which goes on with the sessions that have Computers."
+    ]
 
 
 @app.command

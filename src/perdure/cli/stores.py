@@ -46,10 +46,20 @@ def place_of(store: str | None, data: Path | None = None) -> Place:
 
 
 def present_store(store: str | None) -> Place:
-    """Return the place of a store that is there; raises `BadRequest` for a folder without one, instead of making it."""
+    """Return the place that a command means; raises `BadRequest` for a folder that has no store."""
+    return _present(place_of(store))
+
+
+def present_place(address: str) -> Place:
+    """Return the place of a store's address; raises `BadRequest` for a folder that has no store."""
+    from perdure.server.place import parse_place
+
+    return _present(parse_place(address))
+
+
+def _present(place: Place) -> Place:
     from perdure.store.sqlite.folder import DATABASE
 
-    place = place_of(store)
     if place.embedded and not (place.data / DATABASE).is_file():
         raise BadRequest(f"There is no store in {place.shown}. Nothing was done, and nothing made.")
     return place
@@ -68,15 +78,11 @@ def keys_place(store: str | None, data: Path | None) -> Place:
 
 def in_store(place: Place, work: Callable[[Store], Awaitable[T]]) -> T:
     """Open a store, and return what `work` does with it."""
-    from perdure.store import open_store
+    from perdure.server.place import opened_store
 
     async def run() -> T:
-        store = open_store(place.address)
-        await store.open()
-        try:
+        async with opened_store(place.address) as store:
             return await work(store)
-        finally:
-            await store.close()
 
     return asyncio.run(run())
 

@@ -50,7 +50,7 @@ def create_key(folder: Path, name: str) -> NewKey:
     """Make a key and keep its hash in the data folder; raises `StoreError` when that cannot be written."""
     key = new_key(name)
     stored = StoredKey(key.id, name, hash_key(key.secret), format_instant(now()))
-    _write(folder, [*list_keys(folder), stored])
+    write_keys(folder, [*list_keys(folder), stored])
     return key
 
 
@@ -59,7 +59,7 @@ def revoke_key(folder: Path, key_id: str) -> bool:
     keys = list_keys(folder)
     kept = [key for key in keys if key.id != key_id]
     if len(kept) < len(keys):
-        _write(folder, kept)
+        write_keys(folder, kept)
     return len(kept) < len(keys)
 
 
@@ -81,7 +81,8 @@ def load_policy(folder: Path) -> AuthPolicy:
     return AuthPolicy(key.sha256 for key in list_keys(folder))
 
 
-def _write(folder: Path, keys: list[StoredKey]) -> None:
+def write_keys(folder: Path, keys: list[StoredKey]) -> None:
+    """Keep these keys and no others in the data folder; raises `StoreError` when that cannot be written."""
     path, draft = folder / FILE, folder / f".{FILE}.{new_id()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -9,6 +11,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from perdure.errors import BadRequest
+from perdure.store import open_store
+from perdure.store.port import Store
 
 DATA: Final = ".perdure"
 _SQLITE: Final = "sqlite:///"
@@ -38,6 +42,17 @@ class Place(msgspec.Struct, frozen=True):
             return str(self.data)
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+@asynccontextmanager
+async def opened_store(address: str) -> AsyncIterator[Store]:
+    """Open a store for the length of a block; raises `StoreError` and its kinds."""
+    store = open_store(address)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def parse_place(store: str, data: Path | None = None) -> Place:
