@@ -83,3 +83,13 @@ class ModelNotAllowed(PerdureError):
 
     def __init__(self, model: str) -> None:
         super().__init__(f"This agent does not offer the model {model!r}. Nothing was changed.", {"model": model})
+
+
+class ServerNotAvailable(PerdureError):
+    """Raised when an MCP server cannot be reached, or is lost in the middle of a call, which may have had an effect."""
+
+    code = "server_not_available"
+    status = 502
+
+    def __init__(self, server: str, why: str) -> None:
+        super().__init__(f"The MCP server {server!r} is not there: {why}", {"server": server})
