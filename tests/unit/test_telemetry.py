@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from perdure.records.sessions import SYSTEM, Limits
 from perdure.rules import commands as c
 from perdure.store.sqlite import SqliteStore
 from perdure.telemetry import exposition, traces
-from perdure.telemetry.instruments import OTHER, SERIES, Counter, Gauge, Histogram, recording
+from perdure.telemetry.instruments import OTHER, SERIES, Counter, Gauge, Histogram, is_recording, recording
 from perdure.telemetry.metrics import ALL
 from perdure.telemetry.observer import observe
+from perdure.telemetry.process import observed
 from perdure.telemetry.traces import Span, SpanId, of_turn, parse
 
 CALLER = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -185,18 +186,24 @@ class World:
 async def world(tmp_path: Path) -> Any:
     store = SqliteStore(tmp_path)
     await store.open()
-    store.subscribe(observe)
     yield World(store)
     await store.close()
 
 
-async def test_turns_are_counted_with_their_outcomes(world: World, counting: None) -> None:
+@pytest.fixture
+def watched(world: World) -> World:
+    """The same, with somebody who counts."""
+    world.store.subscribe(observe)
+    return world
+
+
+async def test_turns_are_counted_with_their_outcomes(watched: World, counting: None) -> None:
     since = Since()
-    await world.create()
-    await world.complete()
-    await world.enqueue()
-    await world.enqueue()
-    await world.cancel()
+    await watched.create()
+    await watched.complete()
+    await watched.enqueue()
+    await watched.enqueue()
+    await watched.cancel()
     assert since["perdure_sessions_created_total", ("observed",)] == 1
     assert since["perdure_turns_admitted_total", ("observed",)] == 3
     assert since["perdure_turns_total", ("observed", "completed")] == 1
@@ -208,31 +215,59 @@ async def test_turns_are_counted_with_their_outcomes(world: World, counting: Non
     assert since["perdure_sessions_ended_total", ("cancelled",)] == 1
 
 
-async def test_a_lost_run_is_counted_and_its_turn_is_interrupted(world: World, counting: None) -> None:
+async def test_a_lost_run_is_counted_and_its_turn_is_interrupted(watched: World, counting: None) -> None:
     since = Since()
-    await world.create()
-    await world.store.apply(
+    await watched.create()
+    await watched.store.apply(
         c.RunLost(
-            session_id=world.session, fence=1, worker="another", run_id=world.run, reason="gone", hold_id=new_id()
+            session_id=watched.session, fence=1, worker="another", run_id=watched.run, reason="gone", hold_id=new_id()
         )
     )
     assert since["perdure_turns_total", ("observed", "interrupted")] == 1
     assert since["perdure_runs_ended_total", ("inline", "process_lost")] == 1
 
 
-async def test_an_adoption_is_counted(world: World, counting: None) -> None:
+async def test_an_adoption_is_counted(watched: World, counting: None) -> None:
     since = Since()
-    await world.create()
-    await world.store.apply(c.AdoptRun(session_id=world.session, fence=1, worker="another", run_id=world.run))
+    await watched.create()
+    await watched.store.apply(c.AdoptRun(session_id=watched.session, fence=1, worker="another", run_id=watched.run))
     assert since["perdure_runs_adopted_total", ()] == 1
 
 
-async def test_commits_are_counted_with_what_shared_them(world: World, counting: None) -> None:
+async def test_commits_are_counted_with_what_shared_them(watched: World, counting: None) -> None:
     since = Since()
-    await world.create()
+    await watched.create()
     assert since["perdure_commits_total", ()] == 1
     assert since["perdure_commit_commands_sum", ()] == 1
     assert since["perdure_commit_seconds_sum", ()] > 0
+
+
+# --- a process
+
+
+async def test_a_process_counts_while_it_runs(world: World) -> None:
+    async with observed(world.store.subscribe, works=True, awake=lambda: 3, watchers=lambda: 4):
+        since = Since()
+        await world.create()
+        assert since["perdure_sessions_created_total", ("observed",)] == 1
+        assert values()["perdure_sessions_awake", ()] == 3
+        assert values()["perdure_watchers", ()] == 4
+    await world.complete()
+    assert since["perdure_turns_total", ("observed", "completed")] == 0
+    assert ("perdure_watchers", ()) not in values()
+
+
+async def test_a_process_without_the_extras_is_not_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "find_spec", lambda _: None)
+    subscribed: list[object] = []
+
+    def subscribe(listener: object) -> Callable[[], None]:
+        subscribed.append(listener)
+        return lambda: None
+
+    async with observed(subscribe, works=True, awake=lambda: 0, watchers=lambda: 0):
+        assert not subscribed
+        assert not is_recording()
 
 
 # --- spans
@@ -246,16 +281,16 @@ def turns(spans: InMemorySpanExporter) -> list[ReadableSpan]:
     return [span for span in spans.get_finished_spans() if span.name == "turn"]
 
 
-async def test_a_turn_s_span_is_found_by_the_turn_s_id(world: World, spans: InMemorySpanExporter) -> None:
-    await world.create()
-    await world.complete()
+async def test_a_turn_s_span_is_found_by_the_turn_s_id(watched: World, spans: InMemorySpanExporter) -> None:
+    await watched.create()
+    await watched.complete()
     (span,) = turns(spans)
-    own = of_turn(world.turn)
+    own = of_turn(watched.turn)
     assert span.context is not None
     assert (span.context.trace_id, span.context.span_id, span.parent) == (own.trace, own.span, None)
     told = attributes(span)
-    assert told["perdure.session.id"] == world.session
-    assert told["perdure.turn.id"] == world.turn
+    assert told["perdure.session.id"] == watched.session
+    assert told["perdure.turn.id"] == watched.turn
     assert told["perdure.turn.number"] == 1
     assert told["perdure.turn.outcome"] == "completed"
     assert told["perdure.agent"] == "observed"
@@ -267,21 +302,21 @@ async def test_a_turn_s_span_is_found_by_the_turn_s_id(world: World, spans: InMe
     assert span.status.is_ok
 
 
-async def test_a_turn_that_fails_is_an_error(world: World, spans: InMemorySpanExporter) -> None:
-    await world.create()
-    await world.store.apply(c.FailTurn(session_id=world.session, fence=1, turn=1, error_json=b"{}"))
+async def test_a_turn_that_fails_is_an_error(watched: World, spans: InMemorySpanExporter) -> None:
+    await watched.create()
+    await watched.store.apply(c.FailTurn(session_id=watched.session, fence=1, turn=1, error_json=b"{}"))
     (span,) = turns(spans)
     assert attributes(span)["perdure.turn.outcome"] == "failed"
     assert not span.status.is_ok
 
 
-async def test_a_turn_that_runs_here_is_in_its_caller_s_trace(world: World, spans: InMemorySpanExporter) -> None:
+async def test_a_turn_that_runs_here_is_in_its_caller_s_trace(watched: World, spans: InMemorySpanExporter) -> None:
     made, caller = traces.tracer(), parse(CALLER)
     assert made is not None
     assert caller is not None
-    await world.create()
-    made.request(Span("POST", now(), now(), {}, parent=caller, kind="SERVER"), world.turn)
-    await world.complete()
+    await watched.create()
+    made.request(Span("POST", now(), now(), {}, parent=caller, kind="SERVER"), watched.turn)
+    await watched.complete()
     (turn,) = turns(spans)
     (request,) = [span for span in spans.get_finished_spans() if span.name == "POST"]
     assert request.context is not None
@@ -329,18 +364,18 @@ def test_a_traceparent_names_the_caller() -> None:
     assert parse(CALLER.replace(b"00-", b"01-", 1) + b"-later") == parse(CALLER)
 
 
-async def test_commits_have_spans(world: World, spans: InMemorySpanExporter) -> None:
-    await world.create()
+async def test_commits_have_spans(watched: World, spans: InMemorySpanExporter) -> None:
+    await watched.create()
     (span,) = [span for span in spans.get_finished_spans() if span.name == "commit"]
     assert attributes(span) == {"perdure.commands": 1}
 
 
-async def test_what_the_caller_does_not_sample_is_not_kept(world: World, spans: InMemorySpanExporter) -> None:
+async def test_what_the_caller_does_not_sample_is_not_kept(watched: World, spans: InMemorySpanExporter) -> None:
     made = traces.tracer()
     assert made is not None
-    made.request(Span("POST", now(), now(), {}, parent=parse(CALLER[:-1] + b"0")), world.turn)
-    await world.create()
-    await world.complete()
+    made.request(Span("POST", now(), now(), {}, parent=parse(CALLER[:-1] + b"0")), watched.turn)
+    await watched.create()
+    await watched.complete()
     assert not turns(spans)
 
 
