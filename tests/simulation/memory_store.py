@@ -31,6 +31,7 @@ from perdure.store.port import (
     Environment,
     EventPage,
     FeedPage,
+    Interest,
     Listener,
     SessionFilter,
     Snapshot,
@@ -249,8 +250,8 @@ class MemoryStore(Store):
 
     # --- telling and hearing
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        return self._listeners.add(listener)
+    def subscribe(self, listener: Listener, interest: Interest | None = None) -> Callable[[], None]:
+        return self._listeners.add(listener, interest)
 
     def _tell(self, news: Committed) -> None:
         if self._shared:
@@ -321,7 +322,14 @@ class MemoryStore(Store):
                 if fail is not None:
                     loop.call_later(link.delay(), fail, error, context=context)
                 return
-            loop.call_later(link.delay(), take, found, context=context)
+            loop.call_later(link.delay(), answered, found, link.loses_answer(), context=context)
+
+        def answered(found: Any, is_lost: bool) -> None:
+            if not is_lost and self._reaches():
+                take(found)
+            elif fail is not None:
+                # It was done all the same, if it did anything.
+                loop.call_later(link.notice(), fail, StoreError("The store's answer was lost."), context=context)
 
         loop.call_later(link.delay(), arrive, context=self._outside)
 

@@ -36,13 +36,17 @@ class Talk:
 
 @dataclass(frozen=True)
 class Mishap:
-    """Something that goes wrong at a time, to a node or to the store, for a while; `steps` later than the time says."""
+    """Something that goes wrong for a while, with a node or with the store.
+
+    It begins at a time, or at the commit of this number with the node that made it; and `steps` of the node later.
+    """
 
     at: float
     kind: str
     node: int
     seconds: float
     steps: int = 0
+    commit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,10 @@ def draw(seed: int) -> Plan:
     shared = random.random() < 0.85
     workers = random.choice((1, 2, 2, 3)) if shared else 1
     servers = random.choice((0, 0, 1)) if shared else 0
-    talks = tuple(_talk(random) for _ in range(random.choice((1, 1, 2, 3))))
+    talks = tuple(_talk(random) for _ in range(random.choice((1, 2, 2, 3, 4))))
     length = max(talk.start + sum(act.pause for act in talk.acts) for talk in talks) + random.uniform(0.5, 4)
     lease = random.choice((1.0, 2.0, 3.0))
-    count = random.choice((0, 1, 2, 3, 4, 6, 8))
+    count = random.choice((0, 1, 2, 3, 4, 6, 8, 12))
     mishaps = [_mishap(random, workers + servers, length, lease, shared) for _ in range(count)]
     return Plan(
         seed=seed,
@@ -93,7 +97,7 @@ def draw(seed: int) -> Plan:
 
 
 def _talk(random: Random) -> Talk:
-    acts = tuple(_act(random) for _ in range(random.choice((0, 1, 2, 3, 5))))
+    acts = tuple(_act(random) for _ in range(random.choice((0, 1, 2, 3, 5, 8))))
     return Talk(
         start=random.uniform(0, 2),
         agent=random.choice(AGENTS),
@@ -149,4 +153,6 @@ _ALONE: Final = ("crash", "crash", "freeze", "clock", "drain", "down", "slow")
 def _mishap(random: Random, nodes: int, length: float, lease: float, shared: bool) -> Mishap:
     kind = random.choice(_MISHAPS if shared else _ALONE)
     seconds = random.choice((random.uniform(0.02, 0.5), random.uniform(0.3, 1.1) * lease, random.uniform(1, 4) * lease))
-    return Mishap(random.uniform(0, length), kind, random.randrange(nodes), seconds, random.choice((0, 1, 3, 10, 30)))
+    commit = random.randrange(2, 70) if random.random() < 0.5 else None
+    steps = random.choice((0, 1, 3, 10, 30))
+    return Mishap(random.uniform(0, length), kind, random.randrange(nodes), seconds, steps, commit)

@@ -63,6 +63,7 @@ class World(logging.Handler):
         self._traced = traced
         self._lines: list[str] = []
         self._ids = 0
+        self._commits = 0
         self._workers: dict[str, str] = {}
         self._store_offset = self.random.choice((0.0, 1800.0))
         self.truth: Final = Truth(self._store_clock)
@@ -125,6 +126,10 @@ class World(logging.Handler):
             self.trace(f"    {asker}'s {type(command).__name__} of {command.session_id[-6:]}, fence {fence}: {result}")
         if outcome.committed is None:
             return
+        self._commits += 1
+        for mishap in self.plan.mishaps:
+            if mishap.commit == self._commits:
+                self._befall(mishap, next((n for n in self.nodes if n.process.name == asker), self.nodes[mishap.node]))
         head = outcome.committed.head
         if head.run is not None and head.worker is not None:
             self._workers.setdefault(head.run.id, head.worker)
@@ -189,7 +194,8 @@ class World(logging.Handler):
             node.start()
         talking = [self.loop.create_task(client.run()) for client in self.clients]
         for mishap in self.plan.mishaps:
-            self.loop.call_later(mishap.at, self._befall, mishap)
+            if mishap.commit is None:
+                self.loop.call_later(mishap.at, self._befall, mishap, self.nodes[mishap.node])
         await asyncio.sleep(self.plan.length)
         self._heal()
         await self._come_to_rest(talking)
@@ -197,8 +203,9 @@ class World(logging.Handler):
 
     # --- what goes wrong
 
-    def _befall(self, mishap: Mishap) -> None:
-        node = self.nodes[mishap.node]
+    def _befall(self, mishap: Mishap, node: Node) -> None:
+        if not self.is_troubled:
+            return
         act = getattr(self, f"_{mishap.kind}")
         if mishap.steps:
             # Between any two steps, and not only where a node waits.
