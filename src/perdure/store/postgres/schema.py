@@ -17,7 +17,7 @@ from perdure.store.postgres.statements import sql
 
 FOLDER: Final = Path(__file__).parent / "migrations"
 SCHEMA: Final = Path(__file__).parent / "schema.sql"
-_NUMBERED: Final = re.compile(r"(\d{4})_(pre|post)_\w+\.sql")
+_NUMBERED: Final = re.compile(r"(\d{4})_(pre|post)_(\w+)\.sql")
 
 
 class Migration(NamedTuple):
@@ -26,6 +26,7 @@ class Migration(NamedTuple):
     number: int
     phase: str
     script: str
+    title: str = ""
 
     @property
     def key(self) -> tuple[int, str]:
@@ -35,7 +36,7 @@ class Migration(NamedTuple):
 def migrations() -> list[Migration]:
     """Return all migrations in the order in which they are done."""
     found = [
-        Migration(int(match[1]), match[2], file.read_text())
+        Migration(int(match[1]), match[2], file.read_text(), match[3].replace("_", " "))
         for file in FOLDER.iterdir()
         if (match := _NUMBERED.fullmatch(file.name))
     ]
@@ -59,6 +60,13 @@ async def open_schema(database: Database, steps: list[Migration] | None = None, 
     for step in steps:
         if step.key not in done and (everything or step.phase == "pre"):
             await database.run(lambda connection, step=step: _do(connection, step))  # type: ignore[misc]
+
+
+async def due(database: Database) -> list[Migration]:
+    """Return the migrations that are still to be done, to the last. Raises `StoreTooNew` for a newer store."""
+    done = await database.run(applied)
+    _check_known(done, migrations())
+    return [step for step in migrations() if step.key not in done]
 
 
 def _check_known(done: set[tuple[int, str]], steps: list[Migration]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import StoreCorrupt, StoreError, StoreTooNew
-from perdure.store.sqlite.database import Database, one, open_reader
+from perdure.store.sqlite.database import Database, one, open_reader, open_writer
 from perdure.store.sqlite.statements import sql
 
 FOLDER: Final = Path(__file__).parent / "migrations"
@@ -66,6 +66,30 @@ def check_is_newest(database: Database, file: Path) -> None:
             f"{file} has schema {version}; this version reads {newest()}. It was left unchanged. Migrate it first: "
             f"perdure store migrate {file.parent}"
         )
+
+
+def due(file: Path) -> list[int]:
+    """Return the versions that a database has yet to be brought to. Raises `StoreTooNew` for a newer one."""
+    check_version(file)
+    if not file.exists():
+        return [number for number, _ in migrations()]
+    database = open_reader(file)
+    try:
+        version = version_of(database)
+    finally:
+        database.close()
+    return [number for number, _ in migrations() if number > version]
+
+
+def bring_up(file: Path) -> list[int]:
+    """Bring a database to the newest version and return by which steps."""
+    steps = due(file)
+    database = open_writer(file)
+    try:
+        migrate(database)
+    finally:
+        database.close()
+    return steps
 
 
 def migrate(database: Database, steps: list[tuple[int, str]] | None = None) -> None:
