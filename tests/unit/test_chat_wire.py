@@ -203,6 +203,28 @@ async def test_what_came_goes_back_and_the_provider_takes_it(protocol: Protocol)
         assert shown in body, shown
 
 
+async def test_a_result_that_is_an_error_is_said_to_be_one() -> None:
+    asked = e.AssistantMessage(
+        id="a",
+        at=0,
+        parts=(e.ToolCall("c1", "search", "{}"), e.ToolCall("c2", "search", "{}")),
+        stop="tools",
+        model="m",
+    )
+    texts = [("done", "42"), ("failed", "no")]
+    results = [
+        e.ToolResult(
+            id=text, at=0, answers="a", slot=slot, call="", tool="", content=e.text_content(text), outcome=outcome
+        )
+        for slot, (outcome, text) in enumerate(texts)  # type: ignore[assignment]
+    ]
+    async with connected(ANTHROPIC) as line:
+        line.will(_say_anthropic("Sorry.", None))
+        await line.ask(asked, *results)
+        blocks = line.served.asked[0].body["messages"][2]["content"]
+    assert [block.get("is_error", False) for block in blocks] == [False, True]
+
+
 async def test_reasoning_goes_back_to_anthropic_with_its_signature() -> None:
     thought = {"type": "thinking", "thinking": "Hm, flights.", "signature": "c2lnbmVk"}
     hidden = {"type": "redacted_thinking", "data": "ZW5jcnlwdGVk"}
