@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dev_parts import PATIENCE, PROJECT, Dev, ended, log_of
+from dev_parts import PATIENCE, PROJECT, Dev, ended, free_port, log_of
 from many_parts import Parts, PostgresServer, parts_on
 
 from perdure.api.events import Event, SnapshotData
@@ -22,7 +22,7 @@ def perdure(*arguments: str, code: int = 0) -> str:
     command = [sys.executable, "-m", "perdure.cli.main", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == code, done
-    return done.stderr if code == 1 else done.stdout
+    return done.stderr or done.stdout
 
 
 def document(*arguments: str, code: int = 0) -> Any:
@@ -109,6 +109,57 @@ def test_an_embedded_store_is_its_owners(tmp_path: Path) -> None:
         parts.embedded()
         told = perdure("store", "prune", "--store", parts.store, code=1)
         assert "(store_in_use)" in told
+
+
+# --- migrations
+
+
+def test_a_schema_is_brought_up_to_date_once(postgres: PostgresServer, tmp_path: Path) -> None:
+    where = ("--store", postgres.url(postgres.new_database()))
+    told = document("store", "migrate", "--dry-run", *where)
+    assert (told["dry_run"], told["done"], bool(told["due"])) == (True, [], True)
+    assert document("store", "migrate", "--dry-run", *where) == told
+    done = document("store", "migrate", *where)
+    assert (done["done"], done["due"]) == (told["due"], [])
+    assert perdure("store", "migrate", *where).splitlines()[1:] == ["schema: up to date"]
+    assert document("store", "migrate", "--finish", *where)["done"] == []
+
+
+# --- doctor and check
+
+
+async def test_a_doctor_tells_what_would_be_lost_and_ends_with_it(postgres: PostgresServer, parts: Parts) -> None:
+    """The tests' server does not flush."""
+    told = document("doctor", "--store", parts.store, code=2)
+    assert (told["store"], told["status"]) == (parts.shown, "errors")
+    worst = told["findings"][0]
+    assert (worst["severity"], worst["what"]) == ("error", "fsync is off.")
+    assert "acknowledged" in worst["lost"]
+    assert "ALTER SYSTEM" in worst["mend"]
+    lines = perdure("doctor", "--store", parts.store, code=2).splitlines()
+    assert lines[0] == f"store: {parts.shown}"
+    assert lines[1] == "error: fsync is off."
+    assert lines[2].startswith("  what it costs: ")
+    assert lines[3].startswith("  what to do: ")
+    assert lines[-1] == "status: errors"
+
+
+def test_a_doctor_bears_warnings_unless_he_is_strict(tmp_path: Path) -> None:
+    server = PostgresServer(fsync=True)
+    try:
+        where = server.url(server.new_database())
+        told = document("doctor", "--store", where)
+        assert told["status"] == "warnings", told
+        assert {each["severity"] for each in told["findings"]} <= {"warning", "note"}
+        assert document("doctor", "--store", where, "--strict", code=1) == told
+    finally:
+        server.remove()
+
+
+def test_a_doctor_who_reaches_nobody_says_so() -> None:
+    where = f"postgresql://ada:secret@127.0.0.1:{free_port()}/shop?perdure_patience=100ms"
+    told = document("doctor", "--store", where, code=2)
+    assert (told["store"].count("secret"), told["findings"][0]["severity"]) == (0, "error")
 
 
 # --- moving a whole installation

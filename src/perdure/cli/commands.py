@@ -32,6 +32,7 @@ COMMANDS: Final = (
     Command("deployment", "perdure.cli.deployments:app", "See deployments and make one current again."),
     Command("login", "perdure.cli.login:login", "Save a server's address and API key for later commands."),
     Command("logout", "perdure.cli.login:logout", "Forget a saved server."),
+    Command("doctor", "perdure.cli.doctor:doctor", "Say what of a store would lose acknowledged work."),
     Command("store", "perdure.cli.store:app", "Bring a store up to date, check it, move it, and let old things go."),
     Command("api-key", "perdure.cli.api_keys:app", "Make and revoke the API keys of servers."),
     Command("version", "perdure.cli.version:version", "Print the version."),

@@ -25,6 +25,44 @@ Age: TypeAlias = str | None
 
 
 @app.command
+def migrate(
+    *,
+    finish: Annotated[
+        Flag, Parameter(help="Also do what older servers and workers cannot go on beside, once none of them is left.")
+    ] = False,
+    dry_run: Annotated[Flag, Parameter(help="Change nothing; say what is due.")] = False,
+    store: StoreAt = None,
+    output: Output = PLAIN,
+) -> None:
+    """Bring a store to this version's schema: on PostgreSQL as far as older servers and workers go on beside it."""
+    place = present_store(store)
+    done, due = asyncio.run(_migrated(place, finish, dry_run))
+    if output.json:
+        show({"store": place.shown, "dry_run": dry_run, "done": done, "due": due}, output)
+        return
+    steps = [*(("done", step) for step in done), *(("due", step) for step in due)]
+    print_fields([("store", place.shown), *(steps or [("schema", "up to date")])])
+    if due and not dry_run:
+        note("Once no older server or worker is left: perdure store migrate --finish")
+
+
+async def _migrated(place: Place, finish: bool, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Return what was done, and what is still due."""
+    from perdure.server.place import opened_store
+    from perdure.store.tools.migrate import migrate
+
+    if finish and not dry_run:
+        return await migrate(place.address), []
+    due = await migrate(place.address, dry_run=True)
+    if dry_run or not due:
+        return [], due
+    async with opened_store(place.address):
+        pass  # Whoever opens a store does what older processes do not mind.
+    left = await migrate(place.address, dry_run=True)
+    return [step for step in due if step not in left], left
+
+
+@app.command
 def copy(
     source: Annotated[str, Parameter(help="The store to copy: postgresql://…, a data folder, or sqlite:///FOLDER.")],
     target: Annotated[str, Parameter(help="The store to fill: an empty database, or a folder that is not there yet.")],
