@@ -6,11 +6,14 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 
-.PHONY: help setup demo test postgresql check bench clean
+CHAOS_MINUTES ?= 30
+
+.PHONY: help setup demo test postgresql chaos-tools chaos check bench clean
 
 help:
 	@echo "make demo    walk the tutorial with short timers, and break what it promises to survive"
 	@echo "make test    formatting, types and all tests"
+	@echo "make chaos   break everything for half an hour (CHAOS_MINUTES=) and report whether a promise was broken"
 	@echo "make check   formatting and types only"
 	@echo "make bench   our figures beside those of others, on this machine"
 	@echo "make setup   install into .venv (every command does this by itself)"
@@ -35,7 +38,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check postgresql
+test: check postgresql chaos-tools
 	$(BIN)/pytest -n $(WORKERS)
 
 # The tests start a PostgreSQL server of their own. Debian's package would start one too: it is told not to.
@@ -43,6 +46,15 @@ postgresql:
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || test "$$(id -u)" -ne 0 || { \
 		mkdir -p /etc/postgresql-common && echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends postgresql; }
+
+# For root only: others cannot make network namespaces, and tests and chaos runs say what they do without.
+chaos-tools:
+	@test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null || { command -v ip >/dev/null && \
+		ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1; } || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends iproute2 libfaketime; }
+
+chaos: $(READY) postgresql chaos-tools
+	nice -n 5 $(BIN)/python -m tests.chaos --minutes $(CHAOS_MINUTES) --report docs/reference/chaos-report.md
 
 bench: $(READY)
 	$(BIN)/python -m bench

@@ -16,7 +16,9 @@ from tests.chaos.network import Network
 
 sys.path.append(str(Path(__file__).parents[1] / "store"))
 
-from postgres_cluster import USER, PostgresCluster, PostgresNode, free_port
+from postgres_cluster import INSTALL, USER, PostgresCluster, PostgresNode, binaries, free_port, until
+
+__all__ = ["INSTALL", "ClusterDatabase", "binaries", "free_port", "until"]
 
 DISK = "800m"
 _ROOM_FOR_LOG = {"wal_keep_size": "64MB", "max_wal_size": "96MB", "min_wal_size": "64MB"}

@@ -148,18 +148,18 @@ class Conversation:
 
     # --- the course of it
 
-    async def live(self, until: float) -> None:
+    async def live(self, until: Callable[[], float]) -> None:
         """Begin, and talk until the time is up or enough was said."""
         if not await self._create():
             return
         self._reader = Reader(self.load.readers, self.session, f"reader of {self.number}", self.heard)
         self._begin(self._reader.follow())
         enough = time.monotonic() + self.random.expovariate(1 / _LIVES)
-        while time.monotonic() < min(until, enough):
+        while time.monotonic() < min(until(), enough):
             await self._act()
             await asyncio.sleep(self.random.expovariate(1 / self.load.pause))
             await self._catch_up(until)
-        if time.monotonic() < until and self.random.random() < 0.7:
+        if time.monotonic() < until() and self.random.random() < 0.7:
             await self.close()
 
     async def _create(self) -> bool:
@@ -208,12 +208,12 @@ class Conversation:
         (word,) = self.random.choices(list(kinds), [weight for weight, _ in kinds.values()])
         return f"{word} {kinds[word][1]()}"
 
-    async def _catch_up(self, until: float) -> None:
+    async def _catch_up(self, until: Callable[[], float]) -> None:
         """Wait while too much is under way."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                while len(self.open) >= _BACKLOG:
-                    self.news.clear()
+        while len(self.open) >= _BACKLOG and time.monotonic() < until():
+            self.news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
                     await self.news.wait()
 
     # --- the end
@@ -288,7 +288,7 @@ class Load:
         while time.monotonic() < until():
             conversation = Conversation(self, len(self.conversations))
             self.conversations.append(conversation)
-            await conversation.live(until())
+            await conversation.live(until)
 
     async def settle_after(self, talking: asyncio.Task[None], patience: float = _PATIENCE) -> None:
         """Wait until the conversations have said their last, and every session is at rest; so long at most."""

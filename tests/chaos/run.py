@@ -46,7 +46,7 @@ class Options:
     """What is run: each of `kinds` in turn, then `seconds` of them by chance, among so many conversations `at_once`.
 
     `pause` is how many seconds a client takes between two acts; `extra` is added to the environment of all nodes;
-    `jumps` and `sleepers` are the nodes whose clocks are moved.
+    `jumps` and `sleepers` are the nodes whose clocks are moved. Without `hints` workers look for news by themselves.
     """
 
     seed: int
@@ -58,6 +58,7 @@ class Options:
     extra: dict[str, str] = field(default_factory=dict)
     jumps: Sequence[str] = JUMPS
     sleepers: Sequence[str] = SLEEPERS
+    hints: bool = True
     say: Callable[[str], None] = print
 
 
@@ -86,6 +87,8 @@ async def staged(options: Options) -> AsyncIterator[tuple[Stage, Path]]:
     folder = Path(tempfile.mkdtemp(prefix="perdure-chaos-"))
     folder.chmod(0o755)
     cleaner = Cleaner(str(folder))
+    cleaner.later("rm", "-rf", str(folder))
+    options.say(f"everything is in {folder}")
     nodes: list[Node] = []
     network: Network | None = None
     database: ClusterDatabase | None = None
@@ -110,7 +113,8 @@ def _stage(options: Options, folder: Path, network: Network, database: ClusterDa
 
     def worker(name: str) -> Node:
         def command() -> list[str]:
-            where = ["--store", database.url(name), "--data", str(folder / name / "data")]
+            hints = {} if options.hints else {"perdure_hints": "off"}
+            where = ["--store", database.url(name, **hints), "--data", str(folder / name / "data")]
             return perdure("worker", *where, "--lease", lease, "--json")
 
         return Node(name, folder, command, prefix=network.prefix(name), environment=options.extra)
@@ -165,7 +169,6 @@ async def run(options: Options) -> Outcome:
             kept = Path(tempfile.mkdtemp(prefix="perdure-chaos-kept-"))
             _keep(stage.nodes, kept)
             outcome.folder = kept
-    shutil.rmtree(folder, ignore_errors=True)
     return outcome
 
 

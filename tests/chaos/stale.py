@@ -2,12 +2,14 @@
 
 A worker is about to start a turn when its machine is suspended. Another takes the session over and does that turn. Then
 that one stalls for a moment, too, just as the next input comes; and the first one goes on with what it was about to do.
-Its clock tells it that nothing has been: its lease looks good. It starts the turn, unless the fence refuses it.
+Its clock tells it that nothing has been: its lease looks good. It starts the turn, unless the fence refuses it. Hints
+would tell it in time by luck, so there are none; and it does not see what its own commit tells of the session's owner.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import tempfile
 import time
@@ -38,11 +40,12 @@ async def wake_a_stale_owner(*, fence: bool) -> list[Problem]:
         crash = CrashFile(Path(folder) / "crash")
         extra = {
             **crash.environment,
-            "PYTHONPATH": str(BROKEN),
+            "PYTHONPATH": os.pathsep.join([str(BROKEN), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
             "CHAOS_HALTS": "on",
+            "CHAOS_BLIND": "on",
             "CHAOS_FENCE": "on" if fence else "off",
         }
-        options = Options(1, lease=LEASE, extra=extra, jumps=(), sleepers=WORKERS)
+        options = Options(1, lease=LEASE, extra=extra, jumps=(), sleepers=WORKERS, hints=False)
         async with staged(options) as (stage, _):
             await start(stage)
             story = _Story(stage, crash)
