@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from postgres_server import PostgresServer
-from store_world import NO_LIMITS, World, enqueue, key, receipt, text
+from store_world import ADA, NO_LIMITS, World, enqueue, key, receipt, text
 
 from conftest import need_postgres
 from perdure.errors import StaleFence, StoreError, StoreReadOnly
@@ -21,7 +21,7 @@ from perdure.records.sessions import SessionHead
 from perdure.rules import commands
 from perdure.store import open_store
 from perdure.store.port import Applied, Committed, Store
-from perdure.store.postgres import PostgresStore, writer
+from perdure.store.postgres import PostgresStore, reads, writer
 from perdure.store.postgres.hints import pack, unpack
 
 CHILD = Path(__file__).with_name("postgres_child.py")
@@ -197,12 +197,44 @@ async def test_hints_come_back_after_their_connection_was_lost(
     await heard.until(await World(other).head(session))
 
 
+async def test_whoever_says_what_matters_hears_of_nothing_else(
+    store: PostgresStore, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing else is read for it: of what others commit, each process bears what is its own."""
+    await listening(store)
+    mine, theirs = [await World(other).create() for _ in range(2)]
+    looked: list[str] = []
+    read = reads.heads
+
+    async def looking(connection: Any, sessions: list[str]) -> list[SessionHead]:
+        looked.extend(sessions)
+        return await read(connection, sessions)
+
+    monkeypatch.setattr(reads, "heads", looking)
+    heads: dict[str, SessionHead] = {}
+    told = asyncio.Event()
+
+    def hear(committed: Committed) -> None:
+        heads[committed.head.id] = committed.head
+        told.set()
+
+    store.subscribe(hear, lambda session_id: session_id == mine.id)
+    await World(other).create(said="a turn that needs an owner")
+    for session in (theirs, mine):
+        await other.apply(commands.Close(session_id=session.id, control_id=new_id(), issuer=ADA))
+    async with asyncio.timeout(10):
+        while len(heads) < 2 or heads[mine.id].status != "closed":
+            told.clear()
+            await told.wait()
+    assert theirs.id not in {*heads, *looked}
+
+
 def test_hints_of_many_sessions_fit_into_notifications() -> None:
-    changed = {new_id(): number % 2 == 0 for number in range(1000)}
+    changed = {new_id(): number % 4 for number in range(1000)}
     messages = list(pack(new_id(), changed))
     assert all(len(message) < 8000 for message in messages)
     me = new_id()
-    found: dict[str, bool] = {}
+    found: dict[str, int] = {}
     for message in messages:
         found |= unpack(me, message)
     assert found == changed

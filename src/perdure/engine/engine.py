@@ -117,7 +117,7 @@ class Engine:
     async def start(self) -> None:
         """Take over what is this engine's: adopt or settle what ran, and start what may run."""
         (self.data / "runs").mkdir(parents=True, exist_ok=True)
-        self._unsubscribe = self.store.subscribe(self._committed)
+        self._unsubscribe = self.store.subscribe(self._committed, self._matters)
         await self.owner.start()
         if self.owner.shares:
             self._lookout.start()
@@ -242,6 +242,10 @@ class Engine:
         self._committed(Committed(head, None, (), None, live=True))
 
     # --- news
+
+    def _matters(self, session_id: str) -> bool:
+        """Whether somebody here drives, watches or waits for a session."""
+        return session_id in self._drivers or self.hub.watches(session_id) or self.waits.waits_for(session_id)
 
     def _committed(self, news: Committed) -> None:
         head = news.head
@@ -416,6 +420,12 @@ class Engine:
             return None
         driver = self._drivers.get(session_id)
         return driver.head if driver is not None else None
+
+    def running_turn(self, session_id: str, turn_id: str) -> int | None:
+        """Return the number of a turn that runs here, as far as this engine has heard."""
+        driver = self._drivers.get(session_id)
+        active = driver.head.active if driver is not None else None
+        return active.number if active is not None and active.id == turn_id else None
 
     @property
     def awake(self) -> int:

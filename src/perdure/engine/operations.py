@@ -39,6 +39,7 @@ from perdure.rules.retention import gone
 from perdure.store.port import Deployment, EventPage, FeedPage, SessionFilter
 
 _REASON_BYTES: Final = 4096
+_ENVIRONMENTS: Final = 10_000
 
 
 class EngineService(Service):
@@ -48,6 +49,7 @@ class EngineService(Service):
         self._engine: Final = engine
         self._store: Final = engine.store
         self._backend = backend
+        self._environments: dict[str, str] = {}
 
     # --- admission
 
@@ -263,6 +265,13 @@ class EngineService(Service):
             raise SessionNotFound(session_id)
         return head
 
+    async def _check_scope(self, scope: Scope, session_id: str) -> None:
+        """Raise `SessionNotFound` unless the session is in the environment, which never changes."""
+        if self._environments.get(session_id) != scope.id:
+            self._environments[session_id] = (await self._head(scope, session_id)).environment
+            while len(self._environments) > _ENVIRONMENTS:
+                del self._environments[next(iter(self._environments))]
+
     async def session(self, scope: Scope, session_id: str) -> SessionView:
         return self._view(await self._head(scope, session_id))
 
@@ -312,31 +321,23 @@ class EngineService(Service):
         return await self._store.turns(session_id, after, limit)
 
     async def wait_turn(self, scope: Scope, session_id: str, turn_id: str, timeout: int) -> Turn:
-        head = await self._head(scope, session_id)
-        number = head.active.number if head.active is not None and head.active.id == turn_id else None
-        if number is None:
-            turn = await self._turn(session_id, turn_id)
-            if turn.status in ENDED:
-                return turn
-            number = turn.number
-        future = self._engine.waits.add(session_id, number)
+        await self._check_scope(scope, session_id)
+        wait = self._engine.waits.add(session_id)
         ended = None
         try:
-            if not await self._has_ended(session_id, turn_id):
-                async with asyncio.timeout(timeout / 1_000_000):
-                    ended = await future
+            number = self._engine.running_turn(session_id, turn_id)
+            if number is None:
+                turn = await self._turn(session_id, turn_id)
+                if turn.status in ENDED:
+                    return turn
+                number = turn.number
+            async with asyncio.timeout(timeout / 1_000_000):
+                ended = await wait.until(number)
         except TimeoutError:
             pass
         finally:
-            self._engine.waits.remove(session_id, number, future)
+            self._engine.waits.remove(session_id, wait)
         return ended or await self._turn(session_id, turn_id)
-
-    async def _has_ended(self, session_id: str, turn_id: str) -> bool:
-        """Look again after the wait was registered, since the turn may have ended in between."""
-        head = self._engine.head_in_memory(session_id)
-        if head is not None and head.active is not None and head.active.id == turn_id:
-            return False
-        return (await self._turn(session_id, turn_id)).status in ENDED
 
     async def asks(
         self, scope: Scope, session_id: str, *, status: str | None = None, after: str = "", limit: int = 50

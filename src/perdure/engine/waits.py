@@ -30,54 +30,72 @@ class _Outcome(msgspec.Struct):
 _OUTCOME: Final = msgspec.json.Decoder(_Outcome)
 
 
-class TurnWaits:
-    """Futures of those who wait for turns, by session and turn number.
+class TurnWait:
+    """One wait for a turn of a session. It hears news from its making on, so that no end falls between two looks."""
 
-    A future's result is the ended turn when it ran in this engine, and None when it has to be read from the store.
-    """
+    __slots__ = ("_ended", "_future", "_head", "_number")
 
     def __init__(self) -> None:
-        self._waiting: dict[str, dict[int, list[asyncio.Future[Turn | None]]]] = {}
+        self._number: int | None = None
+        self._ended: dict[int, Turn | None] = {}
+        self._head: SessionHead | None = None
+        self._future: asyncio.Future[Turn | None] = asyncio.get_running_loop().create_future()
 
-    def add(self, session_id: str, number: int) -> asyncio.Future[Turn | None]:
-        """Return a future that is done once the turn's end is committed."""
-        future: asyncio.Future[Turn | None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(session_id, {}).setdefault(number, []).append(future)
-        return future
+    async def until(self, number: int) -> Turn | None:
+        """Return once the turn of that number has ended: the turn if it ran here, None if it is to be read."""
+        self._number = number
+        self._look()
+        return await self._future
 
-    def remove(self, session_id: str, number: int, future: asyncio.Future[Turn | None]) -> None:
-        """Forget a future that nobody waits for any more."""
-        turns = self._waiting.get(session_id, {})
-        if future in turns.get(number, []):
-            turns[number].remove(future)
-            if not turns[number]:
-                del turns[number]
-        if not turns:
+    def hear(self, news: Committed, before: SessionHead | None, running: QueuedTurn | None) -> None:
+        """Hear of a commit; `before` and `running` are what the engine knew until then."""
+        for event in news.events:
+            if event.turn is not None and event.type in ENDS and self._number in (None, event.turn):
+                self._ended[event.turn] = _ended(event, before, running)
+        if news.command is None:
+            self._head = news.head
+        self._look()
+
+    def _look(self) -> None:
+        number = self._number
+        if number is not None and not self._future.done() and (number in self._ended or self._has_passed(number)):
+            self._future.set_result(self._ended.get(number))
+
+    def _has_passed(self, number: int) -> bool:
+        """Whether a head that others have committed says that the turn neither waits nor runs."""
+        head = self._head
+        running = head.active.number if head is not None and head.active is not None else None
+        return head is not None and number < head.first_queued and number != running
+
+
+class TurnWaits:
+    """The waits for turns, by session."""
+
+    def __init__(self) -> None:
+        # In the order of their coming, so that a run of the same steps wakes them in the same order.
+        self._waiting: dict[str, dict[TurnWait, None]] = {}
+
+    def add(self, session_id: str) -> TurnWait:
+        """Begin to wait for a turn of a session."""
+        wait = TurnWait()
+        self._waiting.setdefault(session_id, {})[wait] = None
+        return wait
+
+    def remove(self, session_id: str, wait: TurnWait) -> None:
+        """Forget a wait."""
+        waits = self._waiting.get(session_id, {})
+        waits.pop(wait, None)
+        if not waits:
             self._waiting.pop(session_id, None)
 
     def committed(self, news: Committed, before: SessionHead | None, running: QueuedTurn | None) -> None:
-        """Wake those whose turn has ended; `before` and `running` are what the engine knew until this commit."""
-        turns = self._waiting.get(news.head.id)
-        if not turns:
-            return
-        if news.command is None:
-            self._hinted(turns, news.head)
-        for event in news.events:
-            if event.type in ENDS and event.turn in turns:
-                ended = _ended(event, before, running)
-                for future in turns.pop(event.turn):
-                    if not future.done():
-                        future.set_result(ended)
-        if not turns:
-            self._waiting.pop(news.head.id, None)
+        """Tell the waits of a session of a commit; `before` and `running` are what the engine knew until then."""
+        for wait in list(self._waiting.get(news.head.id, ())):
+            wait.hear(news, before, running)
 
-    def _hinted(self, turns: dict[int, list[asyncio.Future[Turn | None]]], head: SessionHead) -> None:
-        """Wake those whose turn is neither waiting nor running by a head that others have committed."""
-        running = head.active.number if head.active is not None else None
-        for number in [number for number in turns if number < head.first_queued and number != running]:
-            for future in turns.pop(number):
-                if not future.done():
-                    future.set_result(None)
+    def waits_for(self, session_id: str) -> bool:
+        """Whether anybody waits for a turn of a session."""
+        return session_id in self._waiting
 
     def sessions(self) -> list[str]:
         """Return the sessions whose turns are waited for."""

@@ -64,6 +64,10 @@ class Hub:
         if not watchers:
             self._watchers.pop(session_id, None)
 
+    def watches(self, session_id: str) -> bool:
+        """Whether anybody watches a session."""
+        return session_id in self._watchers
+
     def known(self) -> dict[str, int]:
         """Return the sessions that are watched, with the number of the newest event that all have heard of."""
         return {session_id: min(each.last_seq for each in found) for session_id, found in self._watchers.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from perdure.engine.operations import EngineService
 from perdure.hosts.logs import capture
 from perdure.hosts.process.host import ProcessHost
 from perdure.store import open_store
-from perdure.store.port import Store
+from perdure.store.port import Listener, Store
 from perdure.telemetry.process import observed
 
 _LONGEST_BUILD: Final = 3600.0
@@ -74,9 +74,14 @@ async def _drive(store: Store, data: Path, following: frozenset[str], settings: 
     engine = Engine(store, data, Deployments(store, data, following), host, settings, machine=machine)
     service = EngineService(engine, backend=backend)
     counted = {"awake": lambda: engine.awake, "watchers": lambda: len(engine.hub)}
-    async with observed(store.subscribe, works=settings.works, **counted):
+    async with observed(_own_commits(store), works=settings.works, **counted):
         await engine.start()
         try:
             yield Node(data, store, engine, service)
         finally:
             await engine.stop()
+
+
+def _own_commits(store: Store) -> Callable[[Listener], Callable[[], None]]:
+    """Return how to subscribe to what this process commits; what others do is theirs to count."""
+    return lambda listener: store.subscribe(listener, lambda _: False)

@@ -158,6 +158,8 @@ class ApiKey(msgspec.Struct, frozen=True):
 
 
 Listener: TypeAlias = Callable[[Committed], None]
+Interest: TypeAlias = Callable[[str], bool]
+"""Tells of a session, by its id, whether what others commit to it matters."""
 
 
 class Store(ABC):
@@ -209,10 +211,12 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
+    def subscribe(self, listener: Listener, interest: Interest | None = None) -> Callable[[], None]:
         """Call `listener` on the loop after each commit of this process, and with hints of the commits of others.
 
-        Returns what ends the subscription.
+        Of what others commit, whoever says what is of `interest` hears only of such sessions, and of those that need an
+        owner and have none: the cost of a hint does not grow with the number of processes that it is not for. Returns
+        what ends the subscription.
         """
 
     # --- sessions

@@ -19,6 +19,7 @@ import psycopg
 
 from perdure.errors import StoreError
 from perdure.records.ids import new_id
+from perdure.rules.dispatch import needs_owner
 from perdure.store.codec import is_canonical
 from perdure.store.port import Committed
 from perdure.store.postgres.arrays import array
@@ -42,13 +43,17 @@ _BEHIND_A_POOLER: Final = (
     "perdure_hints=on if the pooler keeps sessions apart, or perdure_hints=off if this is as you want it."
 )
 
-Changed = dict[str, bool]
-"""Sessions that have changed, and whether their live slots have."""
+LIVE: Final = 1
+OWNERLESS: Final = 2
+_MARKS: Final = "-+oO"
+
+Changed = dict[str, int]
+"""Sessions that have changed, and what of them: `LIVE` slots; `OWNERLESS` is one that needs an owner and has none."""
 
 
-def pack(sender: str, changed: Mapping[str, bool]) -> Iterator[str]:
-    """Return what to send: the sender, then 32 digits for each session and a mark for its live slots."""
-    parts = [f"{session.replace('-', '')}{'+' if live else '-'}" for session, live in changed.items()]
+def pack(sender: str, changed: Mapping[str, int]) -> Iterator[str]:
+    """Return what to send: the sender, then 32 digits for each session and a mark for what has changed."""
+    parts = [f"{session.replace('-', '')}{_MARKS[what]}" for session, what in changed.items()]
     for start in range(0, len(parts), A_MESSAGE):
         yield sender + "".join(parts[start : start + A_MESSAGE])
 
@@ -63,7 +68,7 @@ def unpack(sender: str, said: str) -> Changed:
         digits, mark = parts[start : start + 32], parts[start + 32 : start + 33]
         session = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
         if is_canonical(session):
-            found[session] = mark == "+"
+            found[session] = max(_MARKS.find(mark), 0)
     return found
 
 
@@ -89,7 +94,8 @@ class Hints:
 
     def committed(self, news: Committed) -> None:
         """Note a commit of this process."""
-        self._to_send.add({news.head.id: news.live})
+        ownerless = news.head.run is None and needs_owner(news.head)
+        self._to_send.add({news.head.id: LIVE * news.live | OWNERLESS * ownerless})
 
     def hear(self, changed: Changed) -> None:
         """Look at sessions as if others had just told of them."""
@@ -175,8 +181,8 @@ class _Gathered:
 
     def add(self, changed: Changed) -> None:
         """Add sessions; none is an occasion to take what is there."""
-        for session, live in changed.items():
-            self._changed[session] = live or self._changed.get(session, False)
+        for session, what in changed.items():
+            self._changed[session] = what | self._changed.get(session, 0)
         self._some.set()
 
     async def take(self, patience: float | None) -> Changed:

@@ -18,6 +18,7 @@ from perdure.store.port import (
     Environment,
     EventPage,
     FeedPage,
+    Interest,
     Listener,
     Pruned,
     Retention,
@@ -27,7 +28,7 @@ from perdure.store.port import (
 )
 from perdure.store.postgres import address, deployments, feed, keys, logs, reads, retention, schema
 from perdure.store.postgres.database import Connection, Database
-from perdure.store.postgres.hints import Changed, Hints
+from perdure.store.postgres.hints import LIVE, OWNERLESS, Changed, Hints
 from perdure.store.postgres.leases import Leases
 from perdure.store.postgres.writer import Writer
 from perdure.store.pruning import check_policy, prune
@@ -115,8 +116,8 @@ class PostgresStore(Store):
     async def apply(self, command: Command) -> Applied:
         return await self._write.apply(command)
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        return self._listeners.add(listener)
+    def subscribe(self, listener: Listener, interest: Interest | None = None) -> Callable[[], None]:
+        return self._listeners.add(listener, interest)
 
     def _tell(self, committed: Committed) -> None:
         if self._hints is not None:
@@ -125,14 +126,17 @@ class PostgresStore(Store):
 
     def _overtaken(self, sessions: set[str]) -> None:
         if self._hints is not None:
-            self._hints.hear(dict.fromkeys(sessions, True))
+            self._hints.hear(dict.fromkeys(sessions, LIVE | OWNERLESS))
 
     async def _heard(self, changed: Changed) -> None:
         if not self._listeners or self._writer is None or self._closing.locked():
             return
-        for head in await self._read(reads.heads, list(changed)):
+        matters = [each for each, what in changed.items() if what & OWNERLESS or self._listeners.wants(each)]
+        for head in await self._read(reads.heads, matters) if matters else ():
             if self._writer.learn(head):
-                self._listeners.tell(Committed(head, None, (), None, changed[head.id]))
+                what = changed[head.id]
+                news = Committed(head, None, (), None, bool(what & LIVE))
+                self._listeners.tell(news, ownerless=bool(what & OWNERLESS))
 
     # --- sessions
 

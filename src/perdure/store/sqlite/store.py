@@ -18,6 +18,7 @@ from perdure.store.port import (
     Environment,
     EventPage,
     FeedPage,
+    Interest,
     Listener,
     Pruned,
     Retention,
