@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
@@ -55,7 +56,7 @@ class Trips:
         self._patience = patience
         connection.add_notice_handler(self._notice)
         self._names: dict[tuple[bytes, tuple[int, ...] | None], bytes] = {}
-        self._named = 0
+        self._failures = 0
 
     async def trip(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Return the rows of each statement.
@@ -70,6 +71,7 @@ class Trips:
             return [self._rows(message, results) for message in messages]
         except BaseException:
             # What was to be prepared may be or not. Another name for it does no harm.
+            self._failures += 1
             for message in messages:
                 if message.prepare:
                     del self._names[message.text, message.types]
@@ -88,8 +90,9 @@ class Trips:
         name = self._names.get((text, types))
         if name is not None or len(self._names) >= _MOST_PREPARED:
             return name, False
-        self._named += 1
-        name = self._names[text, types] = b"perdure%d" % self._named
+        # A name always means the same statement, lest a pooler that mixes up connections make one of another.
+        meaning = blake2b(repr((text, types)).encode(), digest_size=12).hexdigest()
+        name = self._names[text, types] = f"perdure_{meaning}_{self._failures}".encode()
         return name, True
 
     def _notice(self, told: Diagnostic) -> None:
