@@ -41,11 +41,16 @@ check: $(READY)
 test: check postgresql chaos-tools
 	$(BIN)/pytest -n $(WORKERS)
 
-# The tests start a PostgreSQL server of their own. Debian's package would start one too: it is told not to.
+# The tests start a PostgreSQL server and PgBouncer of their own. Debian's packages would start them too: they are told
+# not to.
 postgresql:
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || test "$$(id -u)" -ne 0 || { \
 		mkdir -p /etc/postgresql-common && echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends postgresql; }
+	@command -v pgbouncer >/dev/null || test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null || { \
+		test -e /usr/sbin/policy-rc.d || { made=/usr/sbin/policy-rc.d; printf '#!/bin/sh\nexit 101\n' >$$made; chmod +x $$made; }; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends pgbouncer; \
+		status=$$?; rm -f $$made; exit $$status; }
 
 # For root only: others cannot make network namespaces, and tests and chaos runs say what they do without.
 chaos-tools:
