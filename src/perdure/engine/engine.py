@@ -272,7 +272,7 @@ class Engine:
     async def _tick(self, session_id: str) -> None:
         """Do what a session's wake time makes due, then let its driver look again."""
         try:
-            if session_id not in self._drivers and not await self._is_due_here(session_id):
+            if not await self._is_due_here(session_id):
                 return
             await areach("engine.tick.before")
             await self.store.apply(Tick(session_id=session_id, hold_id=new_id()))
@@ -288,15 +288,17 @@ class Engine:
             driver.poke()
 
     async def _is_due_here(self, session_id: str) -> bool:
-        """Whether it is for this engine to serve the timer of a session that it does not drive."""
-        if not self.owner.shares:
-            return True
-        head = await self.store.head(session_id)
+        """Whether time has something to do in a session, and it is for this engine to see to it."""
+        driver = self._drivers.get(session_id)
+        head = driver.head if driver is not None else await self.store.head(session_id)
         at = None if head is None else wake_at(head)
         if head is None or at is None:
             return False
-        if at <= self.clock() and self.owner.serves_timer_of(head):
+        if at <= self.clock() and (driver is not None or self.owner.serves_timer_of(head)):
             return True
+        if driver is not None:
+            self.timers.note(session_id, at)
+            return False
         # Whoever serves it may be lost before: look again.
         self.timers.note(session_id, max(at, self.clock() + _SECOND_LOOK))
         return False

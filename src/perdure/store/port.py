@@ -235,7 +235,11 @@ class Store(ABC):
 
     @abstractmethod
     async def due(self, until: int, limit: int) -> list[tuple[str, int]]:
-        """Return `(session id, wake time)` of sessions whose wake time is at or before `until`, earliest first."""
+        """Return `(session id, instant)` of sessions to look at at or before `until`, earliest first.
+
+        The instant is never before the session's wake time; it is later, by a sixty-fourth at most, only where that is
+        the end of a long idleness.
+        """
 
     @abstractmethod
     async def unsettled(self, after: str, limit: int) -> list[SessionHead]:
