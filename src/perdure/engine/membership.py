@@ -104,9 +104,10 @@ class Member(Ownership):
         duration = int(self._lease * SECOND)
         if not await self._leases.renew(self.worker_id, duration, self._address, self._machine):
             return False
-        self._until = asked + self._lease
         await self._clock.sync(self._leases.now)
         self._alive = frozenset([each.worker for each in await self._leases.alive()])
+        # Last, so that who is told that this failed has no lease which nobody minds.
+        self._until = asked + self._lease
         return True
 
     async def _keep_always(self) -> None:
