@@ -266,7 +266,8 @@ def test_a_restart_of_a_worker_s_unit_leaves_its_processes_alone() -> None:
     (worker,) = [unit(path) for path in UNITS if "worker" in path.name]
     assert worker["KillMode"] == ["process"]
     assert worker["OOMPolicy"] == ["continue"]
-    # Both would be removed with the unit, under the processes that live on.
+    assert worker["ReadWritePaths"] == ["/tmp /var/tmp"]
+    # These would be removed with the unit, under the processes that live on.
     assert not {"PrivateTmp", "RuntimeDirectory", "DynamicUser"} & set(worker)
 
 
