@@ -162,6 +162,30 @@ def test_a_doctor_who_reaches_nobody_says_so() -> None:
     assert (told["store"].count("secret"), told["findings"][0]["severity"]) == (0, "error")
 
 
+async def test_a_store_that_was_used_is_found_in_order(parts: Parts) -> None:
+    server = parts.server()
+    parts.worker()
+    async with server.client() as client:
+        await client.deploy(PROJECT)
+        for agent in ("inline", "process"):
+            await began(client, agent, "many 20")
+        # While others use it.
+        told = document("store", "check", "--store", parts.store)
+        assert (told["status"], told["findings"]) == ("good", [])
+
+
+async def test_what_does_not_fit_together_is_found(parts: Parts, postgres: PostgresServer) -> None:
+    server = parts.server()
+    parts.worker()
+    async with server.client() as client:
+        await client.deploy(PROJECT)
+        await began(client, "inline", "many 20")
+    postgres.sql("DELETE FROM perdure.events WHERE seq = 7", database=parts.shown.rpartition("/")[2])
+    told = document("store", "check", "--store", parts.store, code=2)
+    assert told["status"] == "errors"
+    assert "error: " in perdure("store", "check", "--store", parts.store, code=2)
+
+
 # --- moving a whole installation
 
 

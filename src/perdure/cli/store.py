@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 from cyclopts import App, Parameter
 
+from perdure.cli.findings import Strict, report
 from perdure.cli.options import PLAIN, TABLE, Flag, Output, Rows
 from perdure.cli.output import check_rows, note, print_fields, progress, show, show_rows
 from perdure.cli.stores import StoreAt, environment_id, in_store, present_place, present_store
@@ -60,6 +61,22 @@ async def _migrated(place: Place, finish: bool, dry_run: bool) -> tuple[list[str
         pass  # Whoever opens a store does what older processes do not mind.
     left = await migrate(place.address, dry_run=True)
     return [step for step in due if step not in left], left
+
+
+@app.command
+def check(*, store: StoreAt = None, strict: Strict = False, output: Output = PLAIN) -> int:
+    """Check that what is in a store fits together: heads, logs, turns, queues. Changes nothing.
+
+    Ends with 0 when all is well, and with 2 when something is wrong.
+    """
+    from perdure.store.tools.check import check as checked
+
+    place = present_store(store)
+    try:
+        found = asyncio.run(checked(place.address, lambda count: progress(f"{count} sessions are checked")))
+    finally:
+        progress("")
+    return report(place.shown, found, output, strict=strict)
 
 
 @app.command
