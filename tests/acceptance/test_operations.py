@@ -6,10 +6,11 @@ import asyncio
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from many_parts import Parts, PostgresServer, Server, Worker, database_server, p
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from postgres_cluster import PostgresNode
 from postgres_cluster import until as holds
+from postgres_server import binaries
 from prometheus_client.parser import text_string_to_metric_families
 
+from perdure.cli import main as cli
 from perdure.client.aio import AsyncClient
 from perdure.errors import InvalidCursor, SessionNotFound, TurnNotFound
 from perdure.telemetry.traces import of_turn
@@ -162,6 +165,47 @@ async def _nothing_after_is_known(client: AsyncClient, session_id: str, turn_id:
     for items in (session.iter_events(after=seen), session.watch(after=seen)):
         with pytest.raises(InvalidCursor, match=rf"no event {seen} |none after {seen} "):
             await anext(items)
+
+
+def run(program: str, *arguments: str) -> None:
+    """Run one of PostgreSQL's programs."""
+    found = binaries()
+    assert found is not None
+    subprocess.run([str(found / program), *arguments], check=True, timeout=60)
+
+
+async def test_a_dump_is_an_installation_on_another_server(parts: Parts, tmp_path: Path) -> None:
+    async with parts.server(works=True).client() as client:
+        await client.deploy(PROJECT)
+        receipt = await client.agents["inline"].create_session(text="count")
+        await ended(client.session(receipt.session_id), receipt)
+        before = await log_of(client.session(receipt.session_id))
+    dump = str(tmp_path / "perdure.dump")
+    await asyncio.to_thread(run, "pg_dump", "--format=custom", "--schema=perdure", f"--file={dump}", parts.store)
+    with database_server() as other:
+        url = other.url(other.new_database())
+        await asyncio.to_thread(run, "pg_restore", f"--dbname={url}", dump)
+        for command in (["migrate", "--finish"], ["check"]):
+            assert await asyncio.to_thread(cli.run, ["store", *command, "--store", url]) == 0
+        with parts_on(url, tmp_path) as restored:
+            async with restored.server(works=True).client() as client:
+                session = client.session(receipt.session_id)
+                assert (await log_of(session))[: len(before)] == before
+                assert (await ended(session, await session.enqueue(text="count"))).status == "completed"
+                after = await log_of(session)
+                told = [event.seq async for event in _feed(client, len(after))]
+                assert told == [event.seq for event in after]
+
+
+async def _feed(client: AsyncClient, count: int) -> AsyncIterator[Any]:
+    """Yield the first events of all sessions, waiting for them."""
+    async with asyncio.timeout(30), aclosing(client.follow_events()) as pages:
+        async for page in pages:
+            for event in page.events:
+                yield event
+                count -= 1
+            if count <= 0:
+                return
 
 
 # --- restarts of workers
