@@ -139,7 +139,9 @@ def histories(evidence: Evidence) -> Found:
     began = _by_session(evidence, "begin")
     for session, history in evidence.histories.items():
         inline = history.session["host"] == "inline"
-        entries = sorted(began[session], key=lambda entry: (entry["at"], entry["sequence"]))
+        runs = {run["id"]: run["number"] for run in history.runs}
+        # Within a run only: a worker that slept since it was told of a turn begins it late, and nothing comes of it.
+        entries = sorted(began[session], key=lambda entry: (runs.get(entry["run"], 0), entry["at"], entry["sequence"]))
         # A worker has many inline runs, but a run has one process, whichever host it is of.
         started = [Started(entry["sequence"], entry["run"], None if inline else entry["pid"]) for entry in entries]
         for why in problems(history, started):

@@ -132,6 +132,12 @@ def test_good_evidence_is_good() -> None:
     check(good())
 
 
+def test_a_worker_that_was_asleep_may_begin_late_what_was_taken_from_it() -> None:
+    evidence = good()
+    evidence.ledger[3]["at"] = 3.5
+    assert find(evidence) == []
+
+
 def test_a_message_lists_what_was_broken() -> None:
     evidence = good()
     evidence.unexpected.append(Unexpected(SESSION, "enqueue k1", "500"))
@@ -245,9 +251,9 @@ def started_out_of_order(evidence: Evidence) -> None:
     relog(evidence, change)
 
 
-@wrong("histories", "handlers were started in the order [1, 3, 2]")
+@wrong("histories", "handlers were started in the order [2, 1, 3]")
 def begun_out_of_order(evidence: Evidence) -> None:
-    evidence.ledger[3]["at"] = 3.5
+    evidence.ledger[0]["at"] = 2.5
 
 
 @wrong("histories", "turn 2 was handled in run r9, the log says r1")
