@@ -90,13 +90,14 @@ async def test_a_policy_follows_the_store() -> None:
     following.cancel()
 
 
-async def test_while_the_store_is_away_known_keys_stay(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [StoreError("PostgreSQL does not answer."), OSError("PostgreSQL does not answer.")])
+async def test_while_the_store_is_away_known_keys_stay(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     keys, policy = KeyStore(), AuthPolicy()
     made = await create_key(store_of(keys), "ci")
     keyring = Keyring(store_of(keys), policy)
     await keyring.read()
-    keys.failing = StoreError("PostgreSQL does not answer.")
-    with pytest.raises(StoreError):
+    keys.failing = error
+    with pytest.raises(type(error)):
         await keyring.read()
     with caplog.at_level(logging.WARNING, "perdure.server"):
         following = asyncio.create_task(keyring.follow(every=0.001))

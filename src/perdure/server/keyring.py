@@ -55,9 +55,13 @@ class Keyring:
             await asyncio.sleep(every)
             try:
                 await self.read()
-            except PerdureError as error:
+            except Exception as error:
+                # Whatever it was: a server that reads no keys any more would let in for ever whom it has let in once.
                 if not self._failing:
-                    _LOG.warning("the API keys cannot be read, those known before are kept: %s", error)
+                    unexpected = None if isinstance(error, PerdureError) else error
+                    _LOG.warning(
+                        "the API keys cannot be read, those known before are kept: %s", error, exc_info=unexpected
+                    )
                 self._failing = True
             else:
                 if self._failing:

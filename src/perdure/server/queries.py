@@ -91,21 +91,16 @@ class EventsQuery(ScopeQuery):
     limit: EventLimit = 100
 
 
-class FeedQuery(ScopeQuery):
-    after: str = Field(
-        default="",
-        max_length=512,
-        description="`cursor` of the page before; `now` for what comes from now on; without it from the oldest on",
-    )
-    limit: EventLimit = 100
-
-
 class FollowQuery(ScopeQuery):
     after: str = Field(
         default="",
         max_length=512,
         description="`cursor` to go on from; `now` for what comes from now on; without it from the oldest on",
     )
+
+
+class FeedQuery(FollowQuery):
+    limit: EventLimit = 100
 
 
 class WatchQuery(ScopeQuery):
