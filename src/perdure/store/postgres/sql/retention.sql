@@ -126,8 +126,7 @@ WITH holds AS (DELETE FROM perdure.holds WHERE session = $1),
 DELETE FROM perdure.events WHERE session = $1 RETURNING seq;
 
 -- name: prune_receipts
--- Remove old receipts.
-DELETE FROM perdure.idempotency i USING (
-    SELECT scope FROM perdure.idempotency WHERE environment = $1 AND environment <> '' AND at < $2 LIMIT $3
-) gone
-WHERE i.scope = gone.scope RETURNING i.at;
+-- Remove old receipts, the oldest first: their index leads to them, past what earlier batches have left behind.
+DELETE FROM perdure.idempotency WHERE scope = ANY (ARRAY(
+    SELECT scope FROM perdure.idempotency WHERE environment = $1 AND environment <> '' AND at < $2 ORDER BY at LIMIT $3
+)) RETURNING at;
