@@ -41,6 +41,7 @@ async def main() -> None:
             "extend": partial(load.extend, ours.turn),
             "grow": partial(load.grow, ours.turn),
             "stored": ours.stored,
+            "keyed": ours.keyed,
             "asleep": ours.asleep,
             "sessions": ours.sessions,
             "know": ours.know,

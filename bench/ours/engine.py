@@ -58,6 +58,11 @@ class Perdure:
         self._store.subscribe(self._count)
         await self._engine.start()
 
+    async def close(self) -> None:
+        """Stop gracefully."""
+        await self._engine.stop()
+        await self._store.close()
+
     def _count(self, news: Committed) -> None:
         # Without a command it tells of another process's commit.
         self._acknowledged += news.command is not None
@@ -79,6 +84,12 @@ class Perdure:
         self._sessions[conversation] = receipt.session_id
         turn = await self._service.wait_turn(SCOPE, receipt.session_id, receipt.turn_id, PATIENCE)
         assert turn.status == "completed", turn
+
+    async def keyed(self, key: str) -> str:
+        """The id of a new session with a key, whose first turn has ended."""
+        receipt = self._receipts.decode(await self._service.create_session(SCOPE, "plain", input=INPUT, key=key))
+        await self._service.wait_turn(SCOPE, receipt.session_id, receipt.turn_id, PATIENCE)
+        return receipt.session_id
 
     async def asleep(self) -> None:
         """Return once no session is in the engine's memory; for a restless engine only."""

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 EMBEDDED = ("turns", "http", "growth", "wake", "sleepers", "process", "recovery")
-SHARED = ("pg-turns", "pg-create", "pg-wake", "pg-recovery", "pg-scale")
+SHARED = ("pg-turns", "pg-create", "pg-wake", "pg-recovery", "pg-scale", "pg-sleepers")
 """Those on PostgreSQL."""
 NAMES = (*EMBEDDED, *SHARED)
