@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from tests.chaos.asking import Caller
 from tests.chaos.checker import Problem, find
 from tests.chaos.cleaner import Cleaner
@@ -168,6 +169,8 @@ async def run(options: Options) -> Outcome:
         if outcome.problems:
             kept = Path(tempfile.mkdtemp(prefix="perdure-chaos-kept-"))
             _keep(stage.nodes, kept)
+            for session in {problem.session for problem in outcome.problems} & evidence.histories.keys():
+                (kept / f"{session}.json").write_bytes(msgspec.json.encode(evidence.histories[session].events))
             outcome.folder = kept
     return outcome
 
