@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -392,6 +393,19 @@ def test_spans_that_are_wanted_and_cannot_be_made_are_an_error(monkeypatch: pyte
     monkeypatch.setattr(traces, "find_spec", lambda _: None)
     with pytest.raises(NotSupported, match=r"perdure\[telemetry\]"):
         traces.install()
+
+
+def test_a_collector_that_is_away_keeps_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = threading.Event()
+    monkeypatch.setattr(traces, "PATIENCE", 0.05)
+    made = traces.install(exporter=InMemorySpanExporter())
+    assert made is not None
+    monkeypatch.setattr(made._provider, "shutdown", away.wait)
+    traces.uninstall()
+    assert "could not be sent" in caplog.text
+    away.set()
 
 
 def test_trace_ids_are_spread_as_samplers_expect() -> None:

@@ -11,8 +11,10 @@ trace, when the caller has sent a `traceparent`.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 
+log = logging.getLogger("perdure.telemetry")
+
+PATIENCE: Final = 3.0
+"""Seconds for which a process that ends waits for the collector."""
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
@@ -118,8 +124,13 @@ class Tracer:
         made.end(span.end * _NANOS)
 
     def close(self) -> None:
-        """Send what was not sent yet; waits for the collector, some seconds at most."""
-        self._provider.shutdown()
+        """Send what was not sent yet; a collector that is away is waited for a few seconds."""
+        # The exporter would wait for longer than whoever stops us does; its thread ends with the process.
+        sending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        sending.start()
+        sending.join(PATIENCE)
+        if sending.is_alive():
+            log.warning("the last spans could not be sent within %g s and are lost", PATIENCE)
 
 
 _tracer: Tracer | None = None
