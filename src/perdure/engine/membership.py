@@ -153,11 +153,15 @@ class Member(Ownership):
         self._doubted = False
         while True:
             try:
-                if await self._renew():
+                if not await self._renew():
+                    self.worker_id = new_id()
+                elif self._left() > self._lease / 2:
                     log.warning("this worker goes on as %s", self.worker_id)
                     self._something_is_free.set()
                     return
-                self.worker_id = new_id()
+                else:
+                    # The answer was long on its way: a lease that is about to run out is none to begin with.
+                    continue
             except PerdureError as error:
                 log.warning("no lease can be had, trying again: %s", error)
             await asyncio.sleep(self._lease / _RETRIES)
@@ -176,7 +180,7 @@ class Member(Ownership):
                     await self._claim()
             except (PerdureError, TimeoutError) as error:
                 self._doubted = True
-                log.warning("nothing could be claimed, trying again: %s", error or "no answer came in time")
+                log.warning("nothing could be claimed, trying again: %s", str(error) or "no answer came in time")
             except Exception:
                 self._doubted = True
                 log.exception("what was claimed could not be taken over; trying again")
