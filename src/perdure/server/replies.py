@@ -45,7 +45,9 @@ def refusal(error: Exception, request_id: str) -> Reply:
     """Return the response that tells a client of an error, and log what is ours to repair."""
     if isinstance(error, PerdureError) and type(error) is not PerdureError:
         if error.status >= 500:
-            _LOG.error("request %s: %s: %s", request_id, error.code, error.message)
+            # A server that stops says so to everybody; that is no trouble of ours.
+            level = logging.INFO if isinstance(error, Unavailable) else logging.ERROR
+            _LOG.log(level, "request %s: %s: %s", request_id, error.code, error.message)
         return _envelope(error)
     _LOG.error("request %s failed unexpectedly", request_id, exc_info=error)
     hidden = PerdureError(
