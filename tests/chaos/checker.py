@@ -307,6 +307,21 @@ def _misread(reading: Reading, logged: dict[int, str]) -> Iterator[str]:
         yield f"its last event was {last}, the log's is {max(logged)}"
 
 
+def feed(evidence: Evidence) -> Found:
+    """Whoever read the feed of all sessions saw every event of each once, in order."""
+    last: dict[str, int] = defaultdict(int)
+    logs = {session: {event["seq"]: digest(event) for event in h.events} for session, h in evidence.histories.items()}
+    for session, seq, seen in evidence.feed:
+        if seq != last[session] + 1:
+            yield session, f"the feed had event {seq} after event {last[session]}"
+        last[session] = seq
+        if logs.get(session, {}).get(seq) != seen:
+            yield session, f"the feed had an event {seq} that the log does not have"
+    for reading in evidence.readings:
+        if evidence.feed and last[reading.session] < reading.due:
+            yield reading.session, f"the feed ended with event {last[reading.session]}, it had time for {reading.due}"
+
+
 def answers(evidence: Evidence) -> Found:
     """Clients met no error but passing ones and refusals that they had asked for."""
     for unexpected in evidence.unexpected:
@@ -337,6 +352,7 @@ _ALL: Final[Sequence[Rule]] = (
     one_process,
     told_once,
     readers,
+    feed,
     answers,
 )
 RULES: Final[dict[str, Rule]] = {rule.__name__: rule for rule in _ALL}

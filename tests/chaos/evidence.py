@@ -73,12 +73,17 @@ class Unexpected:
 
 @dataclass
 class Evidence:
-    """All that the checker looks at. `ledger` is what handlers noted on all nodes; its times are of one clock."""
+    """All that the checker looks at.
+
+    `ledger` is what handlers noted on all nodes; its times are of one clock. `feed` is what a reader of all sessions
+    saw, page after page, on whichever servers: session, seq and digest of each event.
+    """
 
     histories: dict[str, History] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
+    feed: list[tuple[str, int, str]] = field(default_factory=list)
     unexpected: list[Unexpected] = field(default_factory=list)
 
 

@@ -106,3 +106,44 @@ class Reader:
             document["heard"] = time.monotonic()
             self._heard(document)
         return False
+
+
+class FeedReader:
+    """Reads the feed of all sessions, each page from a server by chance."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._cursor: str | None = None
+
+    async def follow(self) -> None:
+        """Read on and on, until cancelled."""
+        while True:
+            if not await self._page():
+                await asyncio.sleep(_PAUSE)
+
+    async def finish(self) -> None:
+        """Read all that is there now."""
+        while (more := await self._page()) is not False:
+            await asyncio.sleep(0 if more else _PAUSE)
+
+    async def _page(self) -> bool | None:
+        """Read a page; returns whether there is more now, None when it could not be read."""
+        try:
+            return await self._read()
+        except (httpx2.TransportError, httpx2.StreamError):
+            return None
+
+    async def _read(self) -> bool | None:
+        server = self._readers.random.choice(self._readers.urls)
+        query = {**SCOPE, "limit": "500", **({} if self._cursor is None else {"after": self._cursor})}
+        reply = await self._readers.http.get(f"{server}/v1/events", params=query)
+        if not reply.is_success:
+            if reply.status_code not in PASSING:
+                told = Unexpected(None, f"feed after {self._cursor}", reply.text)
+                self._readers.evidence.unexpected.append(told)
+            return None
+        page = msgspec.json.decode(reply.content)
+        self._cursor = page["cursor"]
+        self._readers.evidence.feed += [(event["session_id"], event["seq"], digest(event)) for event in page["events"]]
+        more: bool = page["has_more"]
+        return more

@@ -111,6 +111,7 @@ def _counts(outcome: Outcome) -> list[tuple[object, ...]]:
         ("repeats that got the first receipt", sum(len(asked.answers) - 1 for asked in answered)),
         ("connections of readers", sum(len(reading.connections) for reading in evidence.readings)),
         ("events that readers saw", seen),
+        ("events that the reader of the feed saw", len(evidence.feed)),
         ("notes in the ledger", len(evidence.ledger)),
         ("a turn, from queued to ended as a reader heard it: median", _seconds(_at(latencies, 0.5))),
         ("the same: 99 of 100", _seconds(_at(latencies, 0.99))),

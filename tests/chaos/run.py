@@ -10,7 +10,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ from tests.chaos.load import Load
 from tests.chaos.nemeses import NEMESES, Injection, Stage, missing
 from tests.chaos.network import Network
 from tests.chaos.nodes import Ended, Node, perdure
-from tests.chaos.reading import Readers
+from tests.chaos.reading import FeedReader, Readers
 
 from perdure.client.aio import AsyncClient
 from perdure.testing import Ledger
@@ -208,6 +208,8 @@ class _Show:
     async def run(self) -> None:
         """Break and heal while clients talk, then let everything come to rest and stop it."""
         talking = asyncio.create_task(self._load.run(lambda: self._until))
+        feed = FeedReader(self._readers)
+        following = asyncio.create_task(feed.follow())
         try:
             await asyncio.sleep(_CALM)
             await self._directed()
@@ -218,10 +220,15 @@ class _Show:
             self._outcome.lasted = time.monotonic() - self._began
             await self._load.settle_after(talking)
             await asyncio.gather(*self._watching)
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+            await feed.finish()
             await self._stop()
         finally:
             talking.cancel()
-            await asyncio.wait([talking])
+            following.cancel()
+            await asyncio.wait([talking, following])
             await self._caller.close()
             await self._readers.close()
         for error in self._load.broken:

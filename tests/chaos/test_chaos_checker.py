@@ -124,7 +124,8 @@ def reading() -> Reading:
 
 
 def good() -> Evidence:
-    return Evidence({SESSION: history()}, asked(), [reading()], ledger())
+    feed = [(SESSION, each["seq"], digest(each)) for each in log()]
+    return Evidence({SESSION: history()}, asked(), [reading()], ledger(), feed)
 
 
 def test_good_evidence_is_good() -> None:
@@ -388,6 +389,27 @@ def reader_heard_no_more(evidence: Evidence) -> None:
 @wrong("readers", "read a session that does not exist")
 def reader_of_nothing(evidence: Evidence) -> None:
     evidence.readings[0].session = "lost"
+
+
+@wrong("feed", "the feed had event 5 after event 3")
+def feed_missed_one(evidence: Evidence) -> None:
+    del evidence.feed[3]
+
+
+@wrong("feed", "the feed had event 5 after event 5")
+def feed_had_one_twice(evidence: Evidence) -> None:
+    evidence.feed.insert(5, evidence.feed[4])
+
+
+@wrong("feed", "the feed had an event 2 that the log does not have")
+def feed_had_what_is_gone(evidence: Evidence) -> None:
+    evidence.feed[1] = (SESSION, 2, "other")
+
+
+@wrong("feed", "the feed ended with event 24, it had time for 25")
+def feed_ended_early(evidence: Evidence) -> None:
+    evidence.readings[0].due = 25
+    del evidence.feed[-1]
 
 
 @wrong("answers", "enqueue k1: 500")
