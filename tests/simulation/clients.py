@@ -1,18 +1,17 @@
-"""Those outside: clients that insist until they are answered, and watchers that come back with their cursor."""
+"""Those who ask for something: clients that insist until they are answered, and repeat themselves."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+from tests.simulation.onlookers import Watcher
 from tests.simulation.plan import Act, Talk
-from tests.simulation.simulated_nodes import SCOPE, Node, Unreachable
-from tests.simulation.truth import Truth
+from tests.simulation.simulated_nodes import SCOPE, Unreachable
 
 from perdure.engine.operations import EngineService
-from perdure.engine.service import CaughtUp, EventItem, LiveItem, SnapshotItem, WatchEnd, WatchItem
 from perdure.errors import IdempotencyConflict, PerdureError
 from perdure.records.sessions import ENDED
 
@@ -185,133 +184,3 @@ class Client:
 
 def _short(receipt: dict[str, Any]) -> str:
     return " ".join(f"{key}={str(value)[-6:]}" for key, value in receipt.items() if value is not None)
-
-
-def _summary(item: WatchItem) -> str:
-    if isinstance(item, EventItem):
-        return f"event {item.event.seq} {item.event.type}"
-    if isinstance(item, SnapshotItem):
-        return f"a snapshot at {item.snapshot.head.last_seq} with {sorted(item.snapshot.live)}"
-    if isinstance(item, LiveItem):
-        return f"live slot {item.slot}" if item.content else "that the live slots are cleared"
-    return repr(item)
-
-
-class Watcher:
-    """Follows a session wherever it is served, and notes what it is shown."""
-
-    def __init__(self, client: Client, name: str, session: str) -> None:
-        self.world = client.world
-        self.client = client
-        self.name = name
-        self.session = session
-        self.cursor: int | None = None
-        self.live: dict[str, bytes] = {}
-        self.ended = False
-        self.is_current = False
-        self._inbox: asyncio.Queue[WatchItem | Exception] = asyncio.Queue()
-
-    async def run(self) -> None:
-        """Watch until the session has ended, on one node after the other."""
-        while not self.ended:
-            node = self.world.some_node()
-            self.is_current = False
-            if node is not None:
-                await self._visit(node)
-            await asyncio.sleep(self.world.random.uniform(0.01, 0.5))
-
-    async def _visit(self, node: Node) -> None:
-        self._inbox = inbox = asyncio.Queue()
-        # The newest live slots are sent anew; what was shown of older ones counts no more.
-        self.live.clear()
-        process = node.process
-        self.world.trace(f"{self.name} watches at {process.name} from {self.cursor}")
-        pump = self.world.loop.create_task(self._pump(node.service, inbox, self.cursor), context=process.context.copy())
-        until = self.world.random.uniform(2, 12) if self.world.is_troubled else 1_000.0
-        try:
-            async with asyncio.timeout(until):
-                while not self.ended:
-                    item = await self._next(node)
-                    if isinstance(item, Exception):
-                        return self._interrupted(item)
-                    self._take(item)
-        except TimeoutError:
-            return None
-        finally:
-            pump.cancel()
-
-    async def _next(self, node: Node) -> WatchItem | Exception:
-        while True:
-            if node.process.dead:
-                return Unreachable()
-            try:
-                async with asyncio.timeout(1.0):
-                    return await self._inbox.get()
-            except TimeoutError:
-                continue
-
-    async def _pump(
-        self, service: EngineService, inbox: asyncio.Queue[WatchItem | Exception], after: int | None
-    ) -> None:
-        put = inbox.put_nowait
-        items: AsyncIterator[WatchItem] = service.watch(SCOPE, self.session, after)
-        try:
-            async for item in items:
-                self.world.outside(put, item)
-            self.world.outside(put, Unreachable())
-        except PerdureError as error:
-            self.world.outside(put, error)
-
-    def _interrupted(self, error: Exception) -> None:
-        if isinstance(error, PerdureError) and error.status < 500:
-            self.world.problem(f"{self.name}: the watch was refused: {error}")
-
-    def _take(self, item: WatchItem) -> None:
-        self.world.trace(f"{self.name} is shown {_summary(item)}")
-        if isinstance(item, SnapshotItem):
-            if self.cursor is not None:
-                self.world.problem(f"{self.name}: a snapshot came to a reader that had a cursor")
-            self.cursor = item.snapshot.head.last_seq
-            self.live = {slot: content.content_json for slot, content in item.snapshot.live.items()}
-        elif isinstance(item, EventItem):
-            if item.event.seq != (self.cursor or 0) + 1:
-                self.world.problem(f"{self.name}: event {item.event.seq} came after {self.cursor}")
-            self.cursor = item.event.seq
-            self._react(item)
-        elif isinstance(item, LiveItem):
-            if item.content is None:
-                self.live.clear()
-            else:
-                self.live[item.slot] = item.content.content_json
-        elif isinstance(item, CaughtUp):
-            self.is_current = True
-        elif isinstance(item, WatchEnd):
-            self.ended = True
-
-    def _react(self, item: EventItem) -> None:
-        event = item.event
-        if event.type == "ask.created" and self.world.random.random() < 0.8:
-            ask = msgspec.json.decode(event.data)["ask_id"]
-            self.world.loop.call_later(self.world.random.uniform(0, 2), self._answer, ask)
-
-    def _answer(self, ask: str) -> None:
-        self.world.side.append(self.world.loop.create_task(self.client.answer(self.session, ask)))
-
-    def lag(self, truth: Truth) -> str | None:
-        """Return what this watcher has not been shown, in words."""
-        head = truth.head(self.session)
-        assert head is not None
-        missed = truth.rows[self.session].events[self.cursor or 0 :]
-        if self.ended and all(event.type == "session.resumed" for event in missed):
-            # A hold of a session that has ended may still be released.
-            return None
-        if missed:
-            return f"{self.name}: was shown {self.cursor} of {head.last_seq} events"
-        if self.ended != (head.is_terminal and head.run is None):
-            return (
-                f"{self.name}: the session is {head.status} with run {head.run}, and the watch has ended: {self.ended}"
-            )
-        live = {slot: content.content_json for slot, content in truth.rows[self.session].live.items()}
-        if self.live != live and not self.ended:
-            return f"{self.name}: shows the live slots {self.live}, there are {live}"
-        return None

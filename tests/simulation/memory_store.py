@@ -20,6 +20,7 @@ from tests.simulation.truth import Batch, Truth
 from perdure.errors import NotSupported, StoreError
 from perdure.records.sessions import Ask, Message, Run, SessionHead, Turn
 from perdure.rules.commands import Command, Idempotency
+from perdure.rules.dispatch import needs_owner
 from perdure.store import leases
 from perdure.store.leases import LeaseView
 from perdure.store.listeners import Listeners
@@ -45,8 +46,8 @@ LANES: Final = 2
 LARGEST_BATCH: Final = 256
 PATIENCE: Final = 3.0
 HINT_PAUSE: Final = 0.01
-HINTS: Final = 4_096
-_SECOND: Final = 1_000_000
+LIVE: Final = 1
+OWNERLESS: Final = 2
 
 
 class Link:
@@ -113,9 +114,9 @@ class MemoryStore(Store):
         self._in_flight: set[str] = set()
         self._woken = False
         self._known: dict[str, SessionHead] = {}
-        self._changed: dict[str, bool] = {}
+        self._changed: dict[str, int] = {}
         self._sending = False
-        self._postponed: dict[str, bool] = {}
+        self._postponed: dict[str, int] = {}
         self._leases = Leases(self) if shared else None
 
     # --- life
@@ -255,11 +256,15 @@ class MemoryStore(Store):
 
     def _tell(self, news: Committed) -> None:
         if self._shared:
-            self._changed[news.head.id] = news.live or self._changed.get(news.head.id, False)
+            ownerless = news.head.run is None and needs_owner(news.head)
+            self._note(self._changed, news.head.id, LIVE * news.live | OWNERLESS * ownerless)
             if not self._sending:
                 self._sending = True
                 self._loop.call_later(HINT_PAUSE, self._send_hints, context=self._context)
         self._listeners.tell(news)
+
+    def _note(self, changed: dict[str, int], session_id: str, what: int) -> None:
+        changed[session_id] = what | changed.get(session_id, 0)
 
     def _send_hints(self) -> None:
         self._sending = False
@@ -271,29 +276,34 @@ class MemoryStore(Store):
                 for delay in view.link.hint_delays():
                     self._loop.call_later(self.link.delay() + delay, view._hinted, changed, context=view._context)
 
-    def _hinted(self, changed: Mapping[str, bool]) -> None:
+    def _hinted(self, changed: Mapping[str, int]) -> None:
         """Read what others have changed, but not what this process is changing itself, which is told in its turn."""
         if not self._listeners or not self._open:
             return
-        for session_id, live in changed.items():
+        wanted: dict[str, int] = {}
+        for session_id, what in changed.items():
             if session_id in self._in_flight:
-                self._postponed[session_id] = live or self._postponed.get(session_id, False)
-        wanted = {key: live for key, live in changed.items() if key not in self._in_flight}
+                self._note(self._postponed, session_id, what)
+            elif what & OWNERLESS or self._listeners.wants(session_id):
+                wanted[session_id] = what
         if wanted and self._reaches():
             self._ask(lambda truth: [truth.head(key) for key in wanted], lambda heads: self._heard(heads, wanted))
 
-    def _heard(self, heads: list[SessionHead | None], wanted: Mapping[str, bool]) -> None:
+    def _heard(self, heads: list[SessionHead | None], wanted: Mapping[str, int]) -> None:
         for head in heads:
             if head is None:
                 continue
+            what = wanted[head.id]
             if head.id in self._in_flight:
-                self._postponed[head.id] = wanted[head.id]
+                self._note(self._postponed, head.id, what)
             elif self._learn(head):
-                self._listeners.tell(Committed(head, None, (), None, wanted[head.id]))
+                news = Committed(head, None, (), None, bool(what & LIVE))
+                self._listeners.tell(news, ownerless=bool(what & OWNERLESS))
 
     def _hear_postponed(self) -> None:
         if self._postponed:
-            postponed, self._postponed = self._postponed, {}
+            # Whatever it was that was overtaken: it is looked at as if all of it were news.
+            postponed, self._postponed = dict.fromkeys(self._postponed, LIVE | OWNERLESS), {}
             self._loop.call_soon(self._hinted, postponed, context=self._context)
 
     def _learn(self, head: SessionHead) -> bool:

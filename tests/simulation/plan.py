@@ -63,6 +63,7 @@ class Plan:
     loses_answers: float
     loses_hints: float
     offsets: tuple[float, ...]
+    feeds: int
     talks: tuple[Talk, ...]
     mishaps: tuple[Mishap, ...]
     length: float = field(default=0.0)
@@ -90,6 +91,7 @@ def draw(seed: int) -> Plan:
         loses_answers=random.choice((0.0, 0.0, 0.02, 0.1)),
         loses_hints=random.choice((0.0, 0.0, 0.3, 1.0)),
         offsets=tuple(random.choice((0.0, 0.0, 5.0, -3600.0, 3600.0)) for _ in range(workers + servers)),
+        feeds=random.choice((0, 0, 0, 1)),
         talks=talks,
         mishaps=tuple(sorted(mishaps, key=lambda mishap: mishap.at)),
         length=length,

@@ -6,7 +6,7 @@ from tests.simulation.truth import Truth
 
 from perdure.errors import InvalidCursor, SessionNotFound
 from perdure.records.sessions import Ask, LoggedEvent, Message, Run, SessionHead, Turn
-from perdure.rules.dispatch import needs_owner, wake_at
+from perdure.rules.dispatch import needs_owner
 from perdure.store.port import FEED_END, Deployment, EventPage, FeedPage, SessionFilter, Snapshot
 from perdure.store.records import check_cursor
 
@@ -26,8 +26,8 @@ def sessions(truth: Truth, which: SessionFilter, before: str | None, limit: int)
 
 
 def due(truth: Truth, until: int, limit: int) -> list[tuple[str, int]]:
-    """Return sessions whose wake time has come, earliest first."""
-    times = ((wake_at(entry.head), key) for key, entry in truth.entries.items())
+    """Return sessions that are to be looked at, earliest first."""
+    times = ((entry.columns[1], key) for key, entry in truth.entries.items())
     return [(key, at) for at, key in sorted((at, key) for at, key in times if at is not None and at <= until)][:limit]
 
 

@@ -24,10 +24,11 @@ from perdure.rules import asks, guards, holds, messages, runs, turns
 from perdure.store import batch
 
 SEEDS = 10_000
-CHUNKS = 20
+CHUNKS = 40
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_nothing_is_wrong_with_any_seed(chunk: int) -> None:
     share = SEEDS // CHUNKS
@@ -49,6 +50,7 @@ def test_a_seed_gives_the_same_history_however_often_it_is_run() -> None:
     assert len({tuple(run(seed).history) for seed in range(20)}) == 20
 
 
+@pytest.mark.timeout(300)
 def test_a_seed_gives_the_same_history_in_another_process() -> None:
     """Nothing depends on the order in which this process hashes, or on anything that it has done before."""
     digests = {_digest(salt) for salt in ("1", "2")}
@@ -58,7 +60,7 @@ def test_a_seed_gives_the_same_history_in_another_process() -> None:
 def _digest(salt: str) -> str:
     command = [sys.executable, "-m", "tests.simulation", "--count", "40", "--digest"]
     environment = {**os.environ, "PYTHONHASHSEED": salt}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=True)
     return done.stdout
 
 
@@ -122,6 +124,7 @@ MUTANTS: dict[str, tuple[Break, int]] = {
 }
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_build_that_is_broken_on_purpose_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, seeds = MUTANTS[name]

@@ -14,6 +14,7 @@ from typing import Any, Final
 from tests.simulation import checks
 from tests.simulation.agents import Handlers, Note
 from tests.simulation.clients import Client
+from tests.simulation.onlookers import Follower
 from tests.simulation.plan import Mishap, Plan, draw
 from tests.simulation.simulated_nodes import DATA, DEPLOYMENT, EPOCH, SCOPE, Node
 from tests.simulation.truth import Truth
@@ -75,6 +76,7 @@ class World(logging.Handler):
             for number in range(plan.workers + plan.servers)
         ]
         self.clients: Final = [Client(self, number, talk) for number, talk in enumerate(plan.talks)]
+        self._followers: Final = [Follower(self, number) for number in range(plan.feeds)]
         self.loop.on_failure = self._on_failure
 
     def _store_clock(self) -> int:
@@ -192,6 +194,7 @@ class World(logging.Handler):
         self.truth.promote(SCOPE.id, DEPLOYMENT.id)
         for node in self.nodes:
             node.start()
+        self.watches += [self.loop.create_task(follower.run()) for follower in self._followers]
         talking = [self.loop.create_task(client.run()) for client in self.clients]
         for mishap in self.plan.mishaps:
             if mishap.commit is None:
@@ -320,7 +323,7 @@ class World(logging.Handler):
                 await client.answer(head.id, ask)
 
     async def _tell_all(self) -> None:
-        watchers = [watcher for client in self.clients for watcher in client.watchers]
+        watchers = [*self._followers, *(watcher for client in self.clients for watcher in client.watchers)]
         until = self.loop.time() + 15
         while lags := [lag for watcher in watchers if (lag := watcher.lag(self.truth))] + self._strays():
             if self.loop.time() > until:
