@@ -6,18 +6,19 @@ import argparse
 import hashlib
 import sys
 import time
+from collections.abc import Sequence
 
 from tests.simulation.world import run
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run what the command line says; returns 1 when something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this seed and tell what happens")
     parser.add_argument("--first", type=int, default=0, help="the first of many seeds")
     parser.add_argument("--count", type=int, default=500, help="how many seeds to run without --seed")
     parser.add_argument("--digest", action="store_true", help="print a digest of all that happened in many seeds")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.digest:
         return _digest(options.first, options.count)
     return _replay(options.seed) if options.seed is not None else _run_many(options.first, options.count)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.simulation.__main__ import main
 from tests.simulation.truth import SessionRows, Truth
 from tests.simulation.world import run
 
@@ -62,6 +63,18 @@ def _digest(salt: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": salt}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=True)
     return done.stdout
+
+
+def test_a_replay_tells_what_happens_and_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["--seed", "6"]) == 0
+    told = capsys.readouterr().out
+    for part in ("worker0.1 starts", "CompleteTurn of", "nothing goes wrong from here on", "nothing is wrong"):
+        assert part in told
+    _without_receipts(monkeypatch)
+    assert main(["--count", "30"]) == 1
+    assert "was answered" in capsys.readouterr().out
 
 
 # --- what is broken on purpose is found
