@@ -7,10 +7,12 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
-from postgres_server import PostgresServer
+from faulty_proxy import FaultyProxy
+from postgres_server import USER, PostgresServer
 from store_world import ADA, NO_LIMITS, World, enqueue, key, receipt, text
 
 from conftest import need_postgres
@@ -21,7 +23,7 @@ from perdure.records.sessions import SessionHead
 from perdure.rules import commands
 from perdure.store import open_store
 from perdure.store.port import Applied, Committed, Store
-from perdure.store.postgres import PostgresStore, reads, writer
+from perdure.store.postgres import PostgresStore, hints, reads, writer
 from perdure.store.postgres.hints import pack, unpack
 
 CHILD = Path(__file__).with_name("postgres_child.py")
@@ -227,6 +229,31 @@ async def test_whoever_says_what_matters_hears_of_nothing_else(
             told.clear()
             await told.wait()
     assert theirs.id not in {*heads, *looked}
+
+
+async def test_a_store_that_hears_nothing_any_more_knows_it_and_listens_anew(
+    server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "QUIET", 0.2)
+    monkeypatch.setattr(hints, "ECHO", 0.3)
+    proxy = FaultyProxy(server.folder / ".s.PGSQL.5432")
+    await proxy.open()
+    # Only what it hears goes through the proxy: its connection stays open, and nothing comes any more.
+    store = PostgresStore(
+        server.url(database, perdure_listen=quote(f"postgresql://{USER}@127.0.0.1:{proxy.port}/{database}", safe=""))
+    )
+    await store.open()
+    await listening(store)
+    assert store.hints_heard
+    proxy.stall()
+    async with asyncio.timeout(10):
+        while store.hints_heard:
+            await asyncio.sleep(0.01)
+    proxy.resume()
+    await listening(store)
+    assert proxy.connected > 1
+    await store.close()
+    await proxy.close()
 
 
 def test_hints_of_many_sessions_fit_into_notifications() -> None:

@@ -131,6 +131,7 @@ def test_an_address_keeps_ours_from_the_server() -> None:
         "perdure_patience=soon",
         "perdure_connections=few",
         "perdure_listen=db1",
+        "perdure_listen=postgresql://db1/x%3Fperdure_hints=on",
     ],
 )
 def test_an_option_that_does_not_exist_is_refused(option: str) -> None:

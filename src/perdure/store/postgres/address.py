@@ -86,6 +86,8 @@ def _listen(ours: dict[str, str]) -> str | None:
     value = ours.pop("listen", None)
     if value is not None and not value.startswith(tuple(f"{scheme}://" for scheme in SCHEMES)):
         raise BadRequest("perdure_listen is an address of PostgreSQL itself: postgresql://user@host/name.")
+    if value is not None and "perdure_" in value.partition("?")[2]:
+        raise BadRequest("perdure_listen is for libpq alone: options of ours go into the store's address.")
     return value
 
 

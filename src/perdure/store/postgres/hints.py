@@ -138,17 +138,22 @@ class Hints:
     async def _listen_always(self) -> None:
         pause = PAUSE
         while True:
-            with suppress(psycopg.Error, OSError):
+            try:
                 async with await self._database.connect_to_listen() as connection:
                     if not self._database.may_listen(connection):
                         _log.warning(_BEHIND_A_POOLER)
                         return
                     await connection.execute(sql("listen"))
                     await self._listen(connection)
+                why = "what was said did not come back"
+            except (psycopg.Error, OSError) as error:
+                why = " ".join(str(error).split())
+            self._listens = False
             if self.listening.is_set():
                 self.listening.clear()
                 pause = PAUSE
-            self._listens = False
+            if pause == PAUSE:
+                _log.warning("Hints of the commits of others are not heard (%s); what they tell is looked for.", why)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
