@@ -480,3 +480,34 @@ async def test_a_process_that_stands_still_in_a_transaction_lets_go_of_its_locks
     finally:
         child.kill()
         await child.wait()
+
+
+async def test_a_process_that_stood_still_and_goes_on_does_its_commit_once(
+    straight: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await World(straight).create()
+    statement, (_, lock_wait) = writer._BOUNDS
+    monkeypatch.setattr(writer, "_BOUNDS", (statement, ("50ms", lock_wait)))
+    finish = writer._finish
+    ended: list[int] = []
+
+    async def stand_still(connection: Any, statements: Any) -> None:
+        if not ended:
+            ended.append(connection.info.backend_pid)
+            await until_ended(straight, ended[0])
+        await finish(connection, statements)
+
+    monkeypatch.setattr(writer, "_finish", stand_still)
+    assert receipt(await straight.apply(enqueue(session.id, "once")))["sequence"] == 1
+    assert len(ended) == 1
+    assert await said(straight, session) == [text("once")]
+
+
+async def until_ended(store: Any, process: int) -> None:
+    async def lives(connection: Any) -> Any:
+        looked = f"SELECT 1 FROM pg_stat_activity WHERE pid = {process}"
+        return await (await connection.execute(looked)).fetchall()
+
+    async with asyncio.timeout(20):
+        while await store._open.run(lives):
+            await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Connections: a pool, a pipeline for each round trip, and the one place where what passes by itself is tried again."""
+"""Connections: what is known of each, a pool of them, and the one place where what passes by itself is tried again."""
 
 from __future__ import annotations
 
