@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Send
 
-from perdure.errors import PerdureError, envelope
+from perdure.errors import PerdureError, Unavailable, envelope
 from perdure.records import canonical
 
 _LOG: Final = logging.getLogger("perdure.server")
