@@ -232,7 +232,9 @@ async def test_a_call_that_needs_approval_waits_without_memory_and_then_runs_onc
     assert await world.run() == Outcome("waiting")
     ((answers, slot),) = world.store.questions
     assert (slot, world.effects) == (0, Counter({"search x": 1}))
-    assert await world.run() == Outcome("waiting"), "a process that looks again asks nobody twice"
+    commits = world.store.commits
+    assert await world.run() == Outcome("waiting")
+    assert world.store.commits == commits, "a process that looks again asks nobody twice"
     world.store.verdicts[answers, slot] = Verdict(True, '{"amount": 4}')
     assert (await world.run()).kind == "answered"
     assert world.effects == Counter({"search x": 1, "pay 4": 1})
