@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from typing import Any, Self
+
+
+FRESH = 2.0
+"""Seconds for which a connection may be idle and still be used."""
 
 
 class HttpFailed(Exception):
@@ -51,4 +57,27 @@ class Line:
 
     async def close(self) -> None:
         self._writer.close()
-        await self._writer.wait_closed()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+
+class Lines:
+    """Kept connections to one port, one for each request that is under way at once.
+
+    One that has been idle for a while is dropped rather than used: the server may be about to close it.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._idle: list[tuple[float, Line]] = []
+
+    async def take(self) -> Line:
+        while self._idle:
+            since, line = self._idle.pop()
+            if time.monotonic() - since < FRESH:
+                return line
+            await line.close()
+        return await Line.open(self._port)
+
+    def give_back(self, line: Line) -> None:
+        self._idle.append((time.monotonic(), line))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from bench import cpu
@@ -16,6 +17,7 @@ from bench.stats import Sample
 
 OURS, SERVED, PARTED = "ours", "ours http", "ours parts"
 IN_PROCESS = {"ours": "ours", "dbos": "dbos", "langgraph": "langgraph", "ref": "pgref"}
+VERSIONS = {"perdure": version("perdure"), "psycopg": version("psycopg")}
 REPORTED = 1.1
 """Seconds after which a process of the server's reports what it has done, at the end of its next transaction."""
 
@@ -101,7 +103,7 @@ class Installation:
         server.deploy()
         folder = self.stage.folder
         pools = [enter(Worker(folder, f"{database}-worker{number}", url, lease=lease)) for number in range(workers)]
-        self.stage.report.systems[name] = {"system": name, "versions": {}, "durability": DURABILITY}
+        self.stage.report.systems[name] = {"system": name, "versions": VERSIONS, "durability": DURABILITY}
         driver = enter(Driver("http", self.stage.folder, str(server.port)))
         driver.ask("hello")
         return System(name, driver, (server.pid, *(worker.pid for worker in pools)), database)

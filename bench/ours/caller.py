@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from bench import load, wire
-from bench.httpline import Line
+from bench.httpline import Lines
 from bench.ours import server
 
 
@@ -18,18 +18,17 @@ class Caller:
     """What one client program holds: its connections, and the sessions that it has made by name."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
-        self._free: list[Line] = []
+        self._lines = Lines(port)
         self._sessions: dict[str, str] = {}
 
     async def turn(self, conversation: str, index: int) -> None:
-        line = self._free.pop() if self._free else await Line.open(self._port)
+        line = await self._lines.take()
         session = self._sessions.get(conversation)
         receipt = await (server.enqueue(line, session) if session else server.create(line, "plain"))
         self._sessions[conversation] = receipt["session_id"]
         turn = await server.settled(line, receipt)
         assert turn["status"] == "completed", turn
-        self._free.append(line)
+        self._lines.give_back(line)
 
 
 async def hello() -> dict[str, Any]:

@@ -135,8 +135,8 @@ def _plan_goals(stage: Stage, few: World, many: World) -> None:
         f" of a dead worker, {plans.DUE} that are due",
         f"of all {len(many.scans)} statements but those that copy a whole store, the generic plans were looked at",
         *[f"GROWS at {MANY:,}: {fault}" for fault in faults],
-        "before ANALYZE, with what statistics there were by then (none, as after a restore, or autovacuum's), these would"
-        f" have grown as well: {', '.join(many.before_statistics) or 'none'}",
+        "before ANALYZE, with what statistics there were by then (none, as after a restore, or autovacuum's), these"
+        f" would have grown as well: {', '.join(many.before_statistics) or 'none'}",
     ]
 
 

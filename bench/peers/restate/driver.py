@@ -26,7 +26,7 @@ from typing import Any
 
 from bench import load, wire
 from bench.environments import HERE
-from bench.httpline import HttpFailed, Line
+from bench.httpline import HttpFailed, Line, Lines
 
 HOME = HERE / ".venvs" / "restate"
 SERVER = HOME / "node_modules" / "@restatedev" / "restate-server" / "package.json"
@@ -75,7 +75,7 @@ class Restate:
         folder.mkdir(exist_ok=True)
         self._folder = folder
         self.ingress, self.admin, self.service = free_port(), free_port(), free_port()
-        self._free: list[Line] = []
+        self._lines = Lines(self.ingress)
         self._waiting, self._gate = folder / "waiting", folder / "gate"
         settings = folder / "restate.toml"
         ports = {"node": free_port(), "ingress": self.ingress, "admin": self.admin}
@@ -120,10 +120,10 @@ class Restate:
             answer.read()
 
     async def turn(self, conversation: str, index: int) -> None:
-        line = self._free.pop() if self._free else await Line.open(self.ingress)
+        line = await self._lines.take()
         answer = await line.request("POST", f"/Conversation/{conversation}/turn", load.INPUT)
         assert answer == load.RESPONSE, answer
-        self._free.append(line)
+        self._lines.give_back(line)
 
     async def warm(self) -> None:
         """The first turns come back once the server has heard of the service everywhere."""
