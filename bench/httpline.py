@@ -8,7 +8,6 @@ import json
 import time
 from typing import Any, Self
 
-
 FRESH = 2.0
 """Seconds for which a connection may be idle and still be used."""
 
