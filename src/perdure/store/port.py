@@ -7,6 +7,8 @@ Guarantees, which the conformance suite in `tests/store` checks for each engine:
   failure. Listeners are told in commit order, before the callers are answered.
 * **Gap-free.** Events of a session are numbered 1, 2, 3 … in commit order. A reader that asks for the events after the
   last one that it saw misses none and sees none twice.
+* **Nothing behind a reader.** The feed over all sessions has events in the order of their commits, and what commits
+  late comes after what was read, never before it.
 * **Alone.** A command that is refused changes nothing, for itself and for the commands that share its commit.
 * **The same receipt.** A command that carries an idempotency key that was used before for the same request gets the
   first receipt, byte for byte, whatever has happened since; the rule is not asked. Another request under the key is

@@ -23,10 +23,14 @@ DELETE FROM perdure.commits WHERE environment = $1 AND (mark, xid) <= ($2::bigin
 RETURNING mark;
 
 -- name: prune_turns
--- Remove turns whose input is below the floor; they come in the order of their inputs. $3 is a time, for others.
+-- Remove turns whose input is below the floor; they come in the order of their inputs, so that the first one tells
+-- whether there are any. $3 is a time, for others.
 DELETE FROM perdure.turns t USING (
     SELECT f.session, o.number
-    FROM unnest($1::uuid[], $2::bigint[]) AS f (session, floor)
+    FROM (
+        SELECT * FROM unnest($1::uuid[], $2::bigint[]) AS given (session, floor)
+        WHERE (SELECT queued_seq FROM perdure.turns WHERE session = given.session ORDER BY number LIMIT 1) <= floor
+    ) f
     CROSS JOIN LATERAL (
         SELECT number, queued_seq FROM perdure.turns WHERE session = f.session ORDER BY number LIMIT $4
     ) o

@@ -20,9 +20,12 @@ DELETE FROM commits WHERE environment = ?1 AND number <= ?2
 AND number < (SELECT max(number) FROM commits WHERE environment = ?1);
 
 -- name: prune_turns
--- Remove turns whose input is below the floor; they come in the order of their inputs.
+-- Remove turns whose input is below the floor; their inputs are in order, so that the first tells whether there are any.
 DELETE FROM turns WHERE pos IN (
-    SELECT pos FROM (SELECT pos, queued_seq FROM turns WHERE pos > ?1 AND pos <= ?1 + 4294967295 ORDER BY pos LIMIT ?4)
+    SELECT pos FROM (
+        SELECT pos, queued_seq FROM turns WHERE pos > ?1 AND pos <= ?1 + 4294967295 ORDER BY pos LIMIT CASE
+            WHEN (SELECT queued_seq FROM turns WHERE pos > ?1 ORDER BY pos LIMIT 1) <= ?2 THEN ?4 ELSE 0 END
+    )
     WHERE queued_seq <= ?2 AND ?3 IS NOT NULL
 );
 
