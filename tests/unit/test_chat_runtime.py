@@ -376,6 +376,32 @@ async def test_tools_may_end_the_turn_and_hand_over() -> None:
     assert world.texts()[-1] == "reset"
 
 
+async def test_a_result_may_offer_more_tools_from_then_on() -> None:
+    script = [
+        Reply(calls=(Call(tool="charge", arguments={"amount": 5}), Call(tool="unlock"))),
+        Reply(calls=(Call(tool="charge", arguments={"amount": 6}),)),
+        "Done.",
+    ]
+    world = World(script, hidden=frozenset({"charge"}))
+
+    @tool(replay="safe")
+    async def unlock(ctx: Any) -> ToolResult:
+        return ToolResult("Unlocked.", add_tools=("charge",))
+
+    world.extension = Extension("unlock", tools=[unlock, *world.extension.tools])
+    assert (await world.run()).kind == "answered"
+    assert world.effects == Counter({"charge 6": 1})
+    assert "charge" not in world.model.asked[0].tools
+    assert "The tool 'charge' is available now." in world.model.asked[1].words
+    assert "charge" in world.model.asked[1].tools
+    reached = world.store.entries[-1].id
+    world.store.entries.append(e.Summary(id="sum", at=0, turn=1, text="so far", through=reached))
+    world.store.entries.append(e.UserMessage(id="more", at=0, turn=1, content=e.text_content("more")))
+    world.model = ScriptedModel(["Still here."])
+    assert (await world.run()).kind == "answered"
+    assert "charge" in world.model.asked[0].tools, "it stays, whatever is summed up"
+
+
 async def test_a_hook_may_have_the_turn_go_on() -> None:
     said = iter(["Check it again.", None])
 

@@ -21,6 +21,7 @@ from perdure.chat.journal import Batch, Intent, Journal, Question
 from perdure.chat.messages import Translator
 from perdure.chat.models import Generated, Options, generate
 from perdure.chat.results import Finished, fail, stopped
+from perdure.chat.tools import Tool
 from perdure.chat.transcript import Transcript
 
 LIVE_INTERVAL: Final = 0.1
@@ -32,7 +33,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent's definition says of its turns.
 
     `name` is the model's name as it was asked for, `interval` the seconds between two tellings of what is written,
-    `grace` those that a cancelled tool has to let go.
+    `grace` those that a cancelled tool has to let go. `hidden` tools are offered once a result has asked for it.
     """
 
     model: Any
@@ -42,6 +43,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     policies: loop.Policies = loop.Policies()
     interval: float = LIVE_INTERVAL
     grace: float = 10
+    hidden: frozenset[str] = frozenset()
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -63,6 +65,7 @@ class TurnRuntime:
         self._translator = Translator()
         self._documents = Documents({})
         self._told = sections.Told()
+        self._added: set[str] = set()
         self._committing = asyncio.Lock()
         self._started: dict[int, str] = {}
         self._arguments: dict[int, bytes] = {}
@@ -81,7 +84,7 @@ class TurnRuntime:
             await self._load()
             while True:
                 await self._collect()
-                for move in loop.next_moves(self._view(), self._setup.assembly.tools, self._setup.policies):
+                for move in loop.next_moves(self._view(), self._offered(), self._setup.policies):
                     outcome = await self._make(move)
                     if outcome is not None:
                         return outcome
@@ -92,9 +95,8 @@ class TurnRuntime:
 
     async def _load(self) -> None:
         loaded = await self._journal.load()
-        self._transcript.add(*loaded.entries)
+        self._take(loaded.entries)
         self._documents = Documents(loaded.documents)
-        self._told = sections.told(loaded.entries)
         self._started, self._arguments = dict(loaded.started), dict(loaded.arguments)
         self._parked, self._output = set(loaded.parked), dict(loaded.output)
         if loaded.draft:
@@ -153,10 +155,15 @@ class TurnRuntime:
     async def _commit(self, batch: Batch) -> None:
         async with self._committing:
             await self._journal.commit(batch)
-            self._transcript.add(*batch.entries)
-            for entry in batch.entries:
-                if isinstance(entry, e.SectionsChange):
-                    self._told = self._told.then(entry)
+            self._take(batch.entries)
+
+    def _take(self, entries: Sequence[e.Entry]) -> None:
+        self._transcript.add(*entries)
+        for entry in entries:
+            if isinstance(entry, e.SectionsChange):
+                self._told = self._told.then(entry)
+            elif isinstance(entry, e.ToolResult):
+                self._added.update(entry.add_tools)
 
     def _entry(self, kind: type[Any], **fields: Any) -> Any:
         return kind(id=self._journal.new_id(), at=self._journal.now(), turn=self._journal.turn, **fields)
@@ -177,7 +184,7 @@ class TurnRuntime:
         asked = generate(
             self._setup.model,
             request,
-            tools=[tool.schema for tool in self._setup.assembly.tools.values()],
+            tools=[tool.schema for tool in self._offered().values()],
             options=self._setup.options,
             listen=live.hear,
             translator=self._translator,
@@ -223,11 +230,16 @@ class TurnRuntime:
         rendered = await sections.render(self._setup.assembly.sections, self._sections(), self._told.sections)
         for key, why in rendered.failures.items():
             self._report(f"section {key}", RuntimeError(why))
-        offered = self._setup.assembly.tools
+        offered = self._offered()
         at, new_id = self._journal.now(), self._journal.new_id()
         change = sections.change(self._told, rendered.sections, offered, new_id, at)
         if change is not None:
             await self._commit(Batch(entries=(msgspec.structs.replace(change, turn=self._journal.turn),)))
+
+    def _offered(self) -> dict[str, Tool]:
+        """Return the tools that the model may call now; one that was added stays, also after a cut."""
+        hidden = self._setup.hidden - self._told.tools - self._added
+        return {name: tool for name, tool in self._setup.assembly.tools.items() if name not in hidden}
 
     def _sections(self) -> SectionView:
         return SectionView(self._documents)

@@ -5,7 +5,7 @@ wrong with a real one.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from perdure.chat.script import Asked, Chooser, Fail, Reply, Script, load_script
 Sleep = Callable[[float], Awaitable[None]]
 
 _PIECE: Final = 4
+_REMEMBERED: Final = 1000
 _CHARACTERS_A_TOKEN: Final = 4
 _FINISH: Final = {"length": "length", "refused": "content_filter"}
 _STATUS: Final[dict[str, tuple[Any, int]]] = {
@@ -40,7 +41,8 @@ class ScriptedModel(Model[Any]):
     """A model that answers by a script: a `Script`, a list of answers, or a function of what was asked.
 
     Which answer comes next is read off the conversation, so a process that is started again goes on where it was.
-    `sleep` is how it waits between pieces; tests give it a clock of their own. `asked` keeps what it was asked.
+    `sleep` is how it waits between pieces; tests give it a clock of their own. `asked` keeps
+    what it was asked last.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class ScriptedModel(Model[Any]):
         self._name = name
         self._sleep = sleep
         self._tries: Counter[tuple[int, str]] = Counter()
-        self.asked: list[Asked] = []
+        self.asked: deque[Asked] = deque(maxlen=_REMEMBERED)
 
     @classmethod
     def from_file(cls, path: str, *, sleep: Sleep = asyncio.sleep) -> ScriptedModel:
