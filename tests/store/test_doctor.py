@@ -271,9 +271,7 @@ def test_facts_mean_something(changes: dict[str, object], severity: str, what: s
 
 async def test_a_data_folder_is_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await examine(str(tmp_path)) == []
-    assert said(await examine(f"sqlite://{tmp_path}/none")) == {
-        f"There is no data folder {tmp_path}/none yet.": "note"
-    }
+    assert said(await examine(f"sqlite://{tmp_path}/none")) == {f"There is no data folder {tmp_path}/none yet.": "note"}
     monkeypatch.setattr(doctor, "_file_system", lambda _: "nfs4")
     assert has(await examine(str(tmp_path)), "error", "network file system (nfs4)")
     monkeypatch.undo()

@@ -137,8 +137,8 @@ def test_every_query_goes_by_an_index(tmp_path: Path) -> None:
         elif not name.startswith(WHOLE) and (found := without_index(plan)):
             scans[name] = found
     made.close()
-    # There are few environments and API keys, and who asks for them wants all. `feed` has one row. What has one key is one
-    # session an agent.
+    # There are few environments and API keys, and who asks for them wants all; `feed` has one row. What has one key is
+    # one session an agent.
     assert set(scans) == {"environments", "api_keys", "feed", "list_by_key", *SCHEMA}
     assert scans["list_by_key"] == ["USE TEMP B-TREE FOR ORDER BY"]
 
