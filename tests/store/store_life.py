@@ -59,3 +59,12 @@ class Life:
         await world.apply(commands.Send(session_id=self.running.id, turn=steer, message_id=new_id()))
         at_home = ComputerState(new_id(), "template", home="here")
         self.hibernated = await world.create(host="process", computer=at_home, said="x")
+
+    def sleep(self, head: SessionHead) -> commands.Sleep:
+        """Return what ends the run of an idle session."""
+        assert head.run is not None
+        return commands.Sleep(session_id=head.id, fence=head.fence, run_id=head.run.id, reason="idle", start=False)
+
+    def close(self, head: SessionHead) -> commands.Close:
+        """Return what ends a session."""
+        return commands.Close(session_id=head.id, control_id=new_id(), issuer=ADA)
