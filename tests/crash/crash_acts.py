@@ -25,6 +25,23 @@ async def talk(story: Story) -> None:
     await story.end()
 
 
+async def journey(story: Story) -> None:
+    """Two turns with steps, of agents that are resumed: none is lost with a process, and nothing is done twice."""
+    first = await story.create("there")
+    second = await story.enqueue("back")
+    outcomes = await story.ended(first, second)
+    # What is raised in a handler fails its turn.
+    assert set(outcomes) <= {"completed", "failed"}
+    notes = [entry["what"] for entry in story.world.ledger.entries(kind="step", session=story.session.id)]
+    for sequence, outcome in enumerate(outcomes, 1):
+        assert notes.count(f"book {sequence}") <= 1, "a step that is never replayed was"
+        assert notes.count(f"search {sequence}") >= (outcome == "completed")
+    written = [event for event in story.events if event["type"] == "turn.output"]
+    words = [event["data"]["content"][0]["text"].partition(" ")[0] for event in written]
+    assert outcomes != ["completed"] * 2 or words == ["key", "refused"] * 2, "outputs are written once"
+    await story.end()
+
+
 async def question(story: Story) -> None:
     """A turn asks and is answered; another waits behind it."""
     first = await story.create("ask why")

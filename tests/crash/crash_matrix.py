@@ -49,6 +49,9 @@ COMMANDS: Final[dict[str, Acts]] = {
     "HandlerReleased": ("interruption-plain",),
     "PlaceHold": ("disappearance-plain",),
     "StartTurn": ("interruption-plain", "impatience-guest"),
+    "BeginStep": ("journey-steady",),
+    "EndStep": ("journey-steady",),
+    "KeepMemo": ("journey-steady",),
 }
 
 REQUESTS: Final[dict[str, str]] = {
@@ -60,6 +63,9 @@ REQUESTS: Final[dict[str, str]] = {
     "Withdraw": "withdrawal",
     "Raised": "failure",
     "Released": "interruption",
+    "StepBegun": "journey",
+    "StepEnded": "journey",
+    "MemoKept": "journey",
 }
 
 DIRECTIVES: Final[dict[str, str]] = {"Stop": "interruption", "Deliver": "steering", "Answered": "question"}
@@ -101,6 +107,8 @@ UNLABELLED: Final[dict[str, Acts]] = {
     "runtime.withdraw": ("withdrawal-plain", "withdrawal-guest"),
     "runtime.open_messages": ("steering-plain", "steering-guest"),
     "runtime.message": ("steering-plain", "steering-guest"),
+    "runtime.step": ("journey-steady", "journey-steady_guest"),
+    "runtime.memo": ("journey-steady", "journey-steady_guest"),
     "runtime.stop": ("interruption-plain", "interruption-guest", "deadline-hasty"),
     "runtime.release": ("interruption-plain", "interruption-guest"),
     "host.quiesce": ("hibernation-sleeper",),
@@ -156,7 +164,7 @@ def _purposes(point: str) -> Iterator[tuple[str, str]]:
 
 
 INSIDE: Final = {"Tick", "StartRun", "AdoptRun", "PlaceHold", "RunStopped", "RunLost"}
-"""Commands of the engine's own that carry no fence."""
+"""Commands of the engine's own that are no owner's."""
 
 
 def _by_command(names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -172,7 +180,14 @@ def _by_request(names: Iterable[str], agent: str) -> Iterator[tuple[str, str]]:
             yield name, "broken_init-moody_guest"
         else:
             needs_init = name == "Ready" and agent == "plain"
-            yield name, f"{REQUESTS.get(name, 'talk')}-{'warm' if needs_init else agent}"
+            act = REQUESTS.get(name, "talk")
+            yield name, f"{act}-{_agent(act, 'warm' if needs_init else agent)}"
+
+
+def _agent(act: str, agent: str) -> str:
+    """Return who plays an act: steps are for agents that are resumed."""
+    steady = {"plain": "steady", "guest": "steady_guest"}
+    return steady[agent] if act == "journey" else agent
 
 
 def _unlabelled(point: str) -> Acts:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Made once: to make one for each client takes longer than all that the client does."""
-PROCESS_AGENTS = ("guest", "sleeper", "moody_guest")
+PROCESS_AGENTS = ("guest", "sleeper", "moody_guest", "steady_guest")
 QUICK = Retry(attempts=1000, first=0.01, longest=0.05)
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from perdure.errors import PerdureError
 from perdure.records.sessions import ENDED, Ask, Event, Hold, Message, QueuedTurn, SessionHead, Turn
+from perdure.records.steps import Step
 from perdure.rules import decision as d
 from perdure.rules.commands import Command
 from perdure.rules.decide import decide
@@ -37,12 +38,14 @@ class Rows:
         self.messages: dict[str, Message] = {}
         self.holds: dict[str, Hold] = {}
         self.runs: dict[int, str | None] = {}
+        self.steps: dict[tuple[int, str], Step] = {}
+        self.memos: dict[tuple[int, str], bytes] = {}
 
     def find(self, kind: str, key: Any) -> Any:
         """Return the row that a rule asks for."""
         if kind == "queued":
             turn = self.turns[key]
-            assert turn.status == "queued", f"turn {key} is to start and is {turn.status}"
+            assert turn.status in ("queued", "running"), f"turn {key} is to start or to go on and is {turn.status}"
             return QueuedTurn(key, turn.id, turn.input_json, turn.created_at)
         if kind == "turn_id":
             return next((turn for turn in self.turns.values() if turn.id == key), None)
@@ -54,6 +57,8 @@ class Rows:
             "ask": self.asks,
             "message": self.messages,
             "hold": self.holds,
+            "step": self.steps,
+            "memo": self.memos,
             "key": {},
         }
         return tables[kind].get(key)
@@ -71,7 +76,7 @@ class Rows:
                 data = encode(json.loads(self.events[seq - 1].data)["input"])
                 self.turns[number] = Turn(turn_id, session_id, number, "queued", data, at)
             case d.TurnStarted(number, _, at):
-                assert self.turns[number].status == "queued"
+                assert self.turns[number].status in ("queued", "running")
                 self.turns[number] = replace(self.turns[number], status="running", started_at=at)
             case d.TurnEnded(number, status, seq, at):
                 assert self.turns[number].status not in ENDED, f"turn {number} ends twice"
@@ -95,6 +100,19 @@ class Rows:
             case d.EndMessage(message_id, reason):
                 assert self.messages[message_id].status in ("admitted", "started")
                 self.messages[message_id] = replace(self.messages[message_id], status="rejected", reason=reason)
+            case d.PutStep(step):
+                self._put_step(step)
+            case d.PutMemo(turn, name, value):
+                assert (turn, name) not in self.memos, "a memo is kept twice"
+                self.memos[turn, name] = value
+
+    def _put_step(self, step: Step) -> None:
+        known = self.steps.get((step.turn, step.name))
+        assert known is None or known.status == "running", "a step that has ended changes"
+        if known is not None and step.attempts > known.attempts:
+            assert known.replay == "safe", "a step that is never replayed was"
+            assert step.run > known.run, "a step was begun twice in one run"
+        self.steps[step.turn, step.name] = step
 
 
 class Ruled:
@@ -171,8 +189,10 @@ def _check_execution(head: SessionHead, rows: Rows) -> None:
     assert running == ([head.active.number] if head.active else [])
     assert head.active is None or head.active.number == head.first_queued - 1
     assert head.active is None or head.winding is None, "a turn runs beside one that has not let go"
-    assert head.active is None or not head.holds, "a turn runs in a held session"
-    assert not (head.active or head.winding) or head.run is not None
+    lost = head.resumes and head.run is None
+    assert head.active is None or lost or not head.holds or head.resumes, "a turn runs in a held session"
+    assert head.active is None or head.run is not None or lost
+    assert head.winding is None or head.run is not None
     living = [number for number, end in rows.runs.items() if end is None]
     assert living == ([head.run.number] if head.run else [])
     assert len(rows.runs) == head.runs
@@ -184,3 +204,9 @@ def _check_leftovers(head: SessionHead, rows: Rows) -> None:
     messages = {message.id for message in rows.messages.values() if message.status in ("admitted", "started")}
     assert asks == set(head.active.asks if head.active else ())
     assert messages == set(head.active.messages if head.active else ())
+    at_work = {step.name for step in rows.steps.values() if step.status == "running" and _is_active(head, step.turn)}
+    assert at_work == set(head.active.at_work if head.active else ())
+
+
+def _is_active(head: SessionHead, turn: int) -> bool:
+    return head.active is not None and head.active.number == turn

@@ -30,8 +30,8 @@ stale = st.sampled_from([0, 0, 0, 1, 2])
 class HeadMachine(RuleBasedStateMachine):
     """One session, its clients, its owner, and workers who think that they are."""
 
-    @initialize(process=st.booleans(), limits=st.booleans())
-    def create(self, process: bool, limits: bool) -> None:
+    @initialize(process=st.booleans(), limits=st.booleans(), resumes=st.booleans())
+    def create(self, process: bool, limits: bool, resumes: bool) -> None:
         times = (90 * SECOND, 30 * SECOND if process else None, 60 * SECOND) if limits else (None, None, None)
         self.ids: list[str] = []
         self.ruled = Ruled(
@@ -43,6 +43,7 @@ class HeadMachine(RuleBasedStateMachine):
                 host="process" if process else "inline",
                 limits=Limits(*times),
                 computer=ComputerState(new_id(), "t") if process else None,
+                resumes=resumes,
             )
         )
 
@@ -108,7 +109,7 @@ class HeadMachine(RuleBasedStateMachine):
             self.interrupt()
 
     def interrupt(self) -> None:
-        hold, active = self.fresh_id(), self.ruled.head.active
+        hold, active = self.fresh_id(), self.ruled.head.active if self.ruled.head.run else None
         self.ruled.do(c.Interrupt(session_id=self.id, control_id=new_id(), hold_id=hold, issuer=ADA, message="m" * 99))
         if active is not None:
             winding = self.ruled.head.winding
@@ -194,6 +195,7 @@ class HeadMachine(RuleBasedStateMachine):
     def start_run(self) -> None:
         fields = {
             "fence": self.ruled.head.fence,
+            "resumes": self.ruled.head.resumes,
             "worker": "w",
             "run_id": new_id(),
             "deployment": "d",
@@ -360,6 +362,34 @@ class HeadMachine(RuleBasedStateMachine):
         assert second is not None
         assert second.receipt == first.receipt == self.ruled.rows.turns[number].status
         assert not second.writes
+
+    @rule(age=stale, off=turns, name=st.sampled_from(["a", "b"]), replay=st.sampled_from(["safe", "never"]))
+    def begin_step(self, age: int, off: int, name: str, replay: str) -> None:
+        self.work(c.BeginStep, age, turn=self.number(off), name=name, replay=replay, request=b"")
+
+    @rule(age=stale, name=st.sampled_from(["a", "b"]), status=st.sampled_from(["completed", "failed"]))
+    def end_step(self, age: int, name: str, status: str) -> None:
+        self.work(c.EndStep, age, turn=self.number(0), name=name, status=status, outcome_json=b"1")
+
+    @rule(age=stale, name=st.sampled_from(["a", "b"]), value=st.sampled_from([b"1", b"2"]))
+    def keep_memo(self, age: int, name: str, value: bytes) -> None:
+        self.work(c.KeepMemo, age, turn=self.number(0), name=name, value_json=value)
+
+    @precondition(lambda self: self.ruled.head.resumes and self.ruled.head.active is not None)
+    @rule(name=st.sampled_from(["c", "d"]), replay=st.sampled_from(["safe", "never"]), ended=st.booleans())
+    def lose_in_a_step(self, name: str, replay: str, ended: bool) -> None:
+        """Lose the process in a step, or just after it, and begin the step again in the next."""
+        if self.ruled.head.run is None:
+            return
+        turn = self.number(0)
+        step = {"turn": turn, "name": name, "request": b""}
+        self.work(c.BeginStep, 0, replay=replay, **step)
+        if ended:
+            self.work(c.EndStep, 0, turn=turn, name=name, status="completed", outcome_json=b"1")
+        self.lose(True)
+        self.go_on(True, 2)
+        if self.ruled.head.run is not None and self.ruled.head.run.phase == "ready":
+            self.work(c.BeginStep, 0, replay=replay, **step)
 
     def teardown(self) -> None:
         SEEN.update(event.type for event in self.ruled.rows.events)

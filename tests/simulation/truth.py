@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from perdure.errors import DeploymentNotFound, SessionNotFound, StoreTooNew
 from perdure.records.sessions import Ask, Event, Hold, LoggedEvent, Message, QueuedTurn, Run, SessionHead
 from perdure.records.sessions import Turn as TurnRecord
+from perdure.records.steps import Step
 from perdure.rules import decision as d
 from perdure.rules.commands import Idempotency
 from perdure.rules.decision import Decision
@@ -64,6 +65,8 @@ class SessionRows:
         self.messages: dict[str, Message] = {}
         self.holds: dict[str, Hold] = {}
         self.live: dict[str, LiveSlot] = {}
+        self.steps: dict[tuple[int, str], Step] = {}
+        self.memos: dict[tuple[int, str], bytes] = {}
 
     def turn(self, number: int) -> TurnRecord | None:
         """Return a turn as readers get it."""
@@ -106,7 +109,8 @@ class SessionRows:
         if kind == "output_seq":
             turn, op, after = key
             return next((e.seq for e in self.events[after:] if (e.turn, e.op) == (turn, op)), None)
-        return {"ask": self.asks, "message": self.messages, "hold": self.holds}[kind].get(key)
+        rows = {"ask": self.asks, "message": self.messages, "hold": self.holds, "step": self.steps, "memo": self.memos}
+        return rows[kind].get(key)
 
 
 class Writes:
@@ -187,6 +191,14 @@ def _end_message(rows: SessionRows, change: d.EndMessage) -> None:
     rows.messages[change.id] = replace(rows.messages[change.id], status="rejected", reason=change.reason)
 
 
+def _put_step(rows: SessionRows, change: d.PutStep) -> None:
+    rows.steps[change.step.turn, change.step.name] = change.step
+
+
+def _put_memo(rows: SessionRows, change: d.PutMemo) -> None:
+    rows.memos[change.turn, change.name] = change.value_json
+
+
 _TAKE: Final[dict[type, Callable[[SessionRows, Any], None]]] = {
     d.InsertTurn: _insert_turn,
     d.TurnStarted: _start_turn,
@@ -198,6 +210,8 @@ _TAKE: Final[dict[type, Callable[[SessionRows, Any], None]]] = {
     d.EndAsk: _end_ask,
     d.PutMessage: _put_message,
     d.EndMessage: _end_message,
+    d.PutStep: _put_step,
+    d.PutMemo: _put_memo,
 }
 
 

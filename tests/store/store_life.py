@@ -45,7 +45,7 @@ class Life:
             )
         )
         await world.enqueue(self.waiting, "two", idempotency=key("two"))
-        self.running = await world.create(said="go", start=True, name="running")
+        self.running = await world.create(said="go", start=True, name="running", resumes=True)
         assert self.running.run is not None
         await store.append_log(self.running.run.id, 0, b"printed\0")
         self.ask = new_id()
@@ -55,6 +55,10 @@ class Life:
             commands.CreateAsk(ask_id=self.ask, prompt_json=text("?"), control_json=b'{"kind":"text"}', **worker)
         )
         await world.apply(commands.TakeMessages(**worker))
+        for name in ("done\0", "at work"):
+            await world.apply(commands.BeginStep(name=name, replay="safe", request=b"r", **worker))
+        await world.apply(commands.EndStep(name="done\0", status="completed", outcome_json=b"1", **worker))
+        await world.apply(commands.KeepMemo(name="key\0", value_json=b"2", **worker))
         steer = commands.NewTurn(new_id(), text("psst"))
         await world.apply(commands.Send(session_id=self.running.id, turn=steer, message_id=new_id()))
         at_home = ComputerState(new_id(), "template", home="here")

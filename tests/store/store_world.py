@@ -90,6 +90,7 @@ class World:
         limits: Limits = NO_LIMITS,
         computer: ComputerState | None = None,
         idempotency: Idempotency | None = None,
+        resumes: bool = False,
     ) -> SessionHead:
         """Create a session and return its head; with `start` its first turn runs."""
         applied = await self.apply(
@@ -105,6 +106,7 @@ class World:
                 turn=None if said is None else NewTurn(new_id(), text(said)),
                 permit=permit() if start else None,
                 idempotency=idempotency,
+                resumes=resumes,
             )
         )
         assert applied.head is not None

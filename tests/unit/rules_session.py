@@ -23,6 +23,7 @@ from perdure.records.sessions import (
     SessionHead,
     Turn,
 )
+from perdure.records.steps import Step
 from perdure.rules import commands
 from perdure.rules import decision as changes
 from perdure.rules.commands import Command, NewTurn, Permit
@@ -46,7 +47,9 @@ class NotNow(Exception):
 class Session:
     """Applies commands as a store does, and remembers the rows that rules may ask for."""
 
-    def __init__(self, host: HostKind = "inline", key: str | None = None, **limits: int) -> None:
+    def __init__(
+        self, host: HostKind = "inline", key: str | None = None, *, resumes: bool = False, **limits: int
+    ) -> None:
         self.now = 1_000 * SECOND
         self.head: SessionHead | None = None
         self.events: list[Event] = []
@@ -57,6 +60,8 @@ class Session:
         self.holds: dict[str, Hold] = {}
         self.live: dict[str, bytes] = {}
         self.started: list[QueuedTurn] = []
+        self.steps: dict[tuple[int, str], Step] = {}
+        self.memos: dict[tuple[int, str], bytes] = {}
         self.id = new_id()
         create = commands.CreateSession(
             session_id=self.id,
@@ -67,6 +72,7 @@ class Session:
             limits=Limits(**limits),
             key=key,
             computer=ComputerState(new_id(), "template") if host == "process" else None,
+            resumes=resumes,
         )
         self.do(create)
 
@@ -106,7 +112,7 @@ class Session:
             return next((turn for turn in self.turns.values() if turn.id == key), None)
         if kind == "queued":
             turn = self.turns[key]
-            assert turn.status == "queued"
+            assert turn.status == "queued" or self.h.active is not None
             return QueuedTurn(key, turn.id, turn.input_json, turn.created_at)
         if kind == "output_seq":
             turn, op, after = key
@@ -114,7 +120,8 @@ class Session:
             return mine[-1] if mine else None
         if kind == "key":
             return None
-        return {"ask": self.asks, "message": self.messages, "hold": self.holds}[kind].get(key)
+        rows = {"ask": self.asks, "message": self.messages, "hold": self.holds, "step": self.steps, "memo": self.memos}
+        return rows[kind].get(key)
 
     def _write(self, change: changes.Change) -> None:
         match change:
@@ -123,7 +130,7 @@ class Session:
                 data = json.dumps(queued["input"]).encode()
                 self.turns[change.number] = Turn(change.id, self.id, change.number, "queued", data, change.created_at)
             case changes.TurnStarted():
-                assert self.turns[change.number].status == "queued"
+                assert self.turns[change.number].status == "queued" or self.h.resumes
                 self.turns[change.number] = replace(
                     self.turns[change.number], status="running", started_at=change.at, run_id=self.runs[change.run].id
                 )
@@ -152,10 +159,21 @@ class Session:
                 message = self.messages[change.id]
                 assert message.status in ("admitted", "started")
                 self.messages[change.id] = replace(message, status="rejected", reason=change.reason)
-            case changes.PutLive():
-                self.live[change.slot] = change.content_json
-            case changes.ClearLive():
-                self.live.clear()
+            case _:
+                self._write_apart(change)
+
+    def _write_apart(self, change: changes.Change) -> None:
+        if isinstance(change, changes.PutLive):
+            self.live[change.slot] = change.content_json
+        elif isinstance(change, changes.ClearLive):
+            self.live.clear()
+        elif isinstance(change, changes.PutStep):
+            step = change.step
+            assert step.ended_seq is None or self.events[step.ended_seq - 1].type == f"step.{step.status}"
+            self.steps[step.turn, step.name] = step
+        elif isinstance(change, changes.PutMemo):
+            assert (change.turn, change.name) not in self.memos
+            self.memos[change.turn, change.name] = change.value_json
 
     # --- short words for what tests do
 
@@ -181,6 +199,7 @@ class Session:
                 run_id=new_id(),
                 deployment="d",
                 limits=self.h.limits,
+                resumes=self.h.resumes,
             )
         )
         self.work(commands.RunReady, run_id=self.run)

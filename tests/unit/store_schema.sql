@@ -86,6 +86,8 @@ CREATE TABLE live (
     PRIMARY KEY (sid, slot)
 );
 
+CREATE TABLE memos (pos INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (pos, name)) WITHOUT ROWID;
+
 CREATE TABLE messages (
     sid INTEGER NOT NULL,
     id BLOB NOT NULL,
@@ -126,6 +128,19 @@ CREATE TABLE sessions (
     wake_at INTEGER,
     owned INTEGER NOT NULL
 , ended_at INTEGER);
+
+CREATE TABLE steps (
+    pos INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    replay TEXT NOT NULL,
+    status TEXT NOT NULL,
+    request BLOB NOT NULL,
+    run INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_seq INTEGER,
+    PRIMARY KEY (pos, name)
+) WITHOUT ROWID;
 
 CREATE TABLE turns (
     pos INTEGER PRIMARY KEY,

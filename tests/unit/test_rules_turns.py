@@ -226,6 +226,9 @@ def test_live_slots_are_of_the_running_turn_and_end_with_it() -> None:
         (commands.StopRun, {"run_id": "r", "reason": "x"}),
         (commands.Sleep, {"run_id": "r", "reason": "x"}),
         (commands.SetResidency, {"residency": "hibernated"}),
+        (commands.BeginStep, {"turn": 1, "name": "s", "replay": "safe", "request": b""}),
+        (commands.EndStep, {"turn": 1, "name": "s", "status": "completed", "outcome_json": b"1"}),
+        (commands.KeepMemo, {"turn": 1, "name": "m", "value_json": b"1"}),
     ],
 )
 @pytest.mark.parametrize("offset", [-1, 1])
@@ -240,7 +243,7 @@ def test_no_command_of_a_worker_is_forgotten_in_the_test_above() -> None:
     def below(kind: type) -> set[type]:
         return {kind, *(found for child in kind.__subclasses__() for found in below(child))}
 
-    assert len(below(commands.WorkerCommand)) - 1 == 16
+    assert len(below(commands.WorkerCommand)) - 1 == 19
 
 
 def test_adoption_fences_the_worker_before() -> None:

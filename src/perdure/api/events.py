@@ -53,6 +53,11 @@ EVENT_TYPES: Final = (
     "ask.created",
     "ask.responded",
     "ask.cancelled",
+    "turn.resumed",
+    "step.started",
+    "step.completed",
+    "step.failed",
+    "step.interrupted",
 )
 
 

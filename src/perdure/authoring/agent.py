@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from perdure.authoring.checks import check_duration, check_name
 from perdure.authoring.template import Template
@@ -39,6 +39,10 @@ class Agent:
     work, `hibernate_after_idle` puts its Computer to sleep, `max_turn_duration` interrupts a turn that takes longer.
     Times are text such as `90s`, `5m` or `1d`; None means never.
 
+    `recovery` says what becomes of a turn whose process is lost. `interrupt`, the default, is for handlers with live
+    state: the turn is interrupted and never run again. With `resume` the handler is called again in the next process,
+    and what it did by `ctx.step` and `ctx.memo` before is in its journal: it goes on from its last committed step.
+
     Raises `DefinitionError` for an id, time or template that makes no sense, and for `hibernate_after_idle` without a
     template, since there is no Computer to hibernate then.
     """
@@ -51,6 +55,7 @@ class Agent:
         close_after_idle: str | None = None,
         hibernate_after_idle: str | None = None,
         max_turn_duration: str | None = None,
+        recovery: Literal["interrupt", "resume"] = "interrupt",
     ) -> None:
         self.id: str = check_name("Agent", id)
         if template is not None and not isinstance(template, Template):
@@ -64,6 +69,9 @@ class Agent:
         self.close_after_idle: int | None = check_duration(str(self), "close_after_idle", close_after_idle)
         self.hibernate_after_idle: int | None = check_duration(str(self), "hibernate_after_idle", hibernate_after_idle)
         self.max_turn_duration: int | None = check_duration(str(self), "max_turn_duration", max_turn_duration)
+        if recovery not in ("interrupt", "resume"):
+            raise DefinitionError(f'{self}: recovery is "interrupt" or "resume", not {recovery!r}.')
+        self.recovery: Literal["interrupt", "resume"] = recovery
         self.init_handler: InitHandler | None = None
         self.turn_handler: TurnHandler | None = None
         self.place: Place = _caller()
@@ -110,6 +118,7 @@ class Agent:
             close_after_idle=self.close_after_idle,
             hibernate_after_idle=self.hibernate_after_idle,
             max_turn_duration=self.max_turn_duration,
+            resumes=self.recovery == "resume",
         )
 
     def shown_place(self, root: Path | None = None) -> str:

@@ -72,7 +72,8 @@ async def _all(store: Store, head: SessionHead) -> AsyncIterator[Directive]:
     if head.winding is not None:
         yield Stop(head.winding.turn, "stopped")
     active = head.active
-    if active is None:
+    if active is None or head.run is None or head.run.phase == "starting":
+        # A lost turn is gone on with once its new process is ready: the commit that says so begins it.
         return
     turn = await store.turn(head.id, active.id)
     assert turn is not None

@@ -19,6 +19,7 @@ from perdure.hosts.protocol import Answered, Begin, Guest, Request
 from perdure.hosts.turns import is_cancelled
 from perdure.records.ids import new_id
 from perdure.records.sessions import Ask, QueuedTurn, RunState, SessionHead
+from perdure.records.steps import Step, StepTold
 from perdure.rules import commands as c
 from perdure.rules.dispatch import WAIT, is_at_rest, next_action
 from perdure.store.port import Committed
@@ -120,6 +121,10 @@ class SessionDriver:
             raise
         await areach("engine.request.after", label)
         receipt = applied.receipt
+        if isinstance(receipt, StepTold):
+            return [receipt.status, receipt.outcome_json, receipt.elapsed]
+        if isinstance(receipt, Step):
+            return receipt.status
         return self._answer_to_question(receipt) if isinstance(receipt, Ask) else receipt
 
     def _answer_to_question(self, ask: Ask) -> str:
@@ -229,6 +234,7 @@ class SessionDriver:
                 deployment=deployment.id,
                 limits=agent.limits,
                 home=self._engine.machine,
+                resumes=agent.resumes,
             )
         )
 

@@ -94,6 +94,7 @@ class EngineService(Service):
             computer=None if template is None else ComputerState(new_id(), template.id),
             turn=None if content is None else c.NewTurn(new_id(), content),
             permit=self._engine.permit_new(deployment.id, definition) if content is not None else None,
+            resumes=definition.resumes,
         )
         return await self._admit(command)
 

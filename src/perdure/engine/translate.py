@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from perdure.hosts.protocol import (
     InitRaised,
     Live,
+    MemoKept,
     MessageBegun,
     MessageDone,
     OpenMessages,
@@ -18,6 +19,8 @@ from perdure.hosts.protocol import (
     Released,
     Request,
     Returned,
+    StepBegun,
+    StepEnded,
     Withdraw,
 )
 from perdure.records.ids import new_id
@@ -86,6 +89,19 @@ def _withdraw(sid: str, fence: int, _: bool, r: Withdraw) -> c.Command:
     return c.WithdrawAsk(session_id=sid, fence=fence, turn=r.turn, ask_id=r.ask_id)
 
 
+def _step_begun(sid: str, fence: int, _: bool, r: StepBegun) -> c.Command:
+    return c.BeginStep(session_id=sid, fence=fence, turn=r.turn, name=r.name, replay=r.replay, request=r.request)
+
+
+def _step_ended(sid: str, fence: int, _: bool, r: StepEnded) -> c.Command:
+    status: Literal["completed", "failed"] = "completed" if r.status == "completed" else "failed"
+    return c.EndStep(session_id=sid, fence=fence, turn=r.turn, name=r.name, status=status, outcome_json=r.outcome_json)
+
+
+def _memo_kept(sid: str, fence: int, _: bool, r: MemoKept) -> c.Command:
+    return c.KeepMemo(session_id=sid, fence=fence, turn=r.turn, name=r.name, value_json=r.value_json)
+
+
 _TABLE: Final[dict[type, Callable[[str, int, bool, Any], c.Command]]] = {
     Output: _output,
     Live: _live,
@@ -99,6 +115,9 @@ _TABLE: Final[dict[type, Callable[[str, int, bool, Any], c.Command]]] = {
     MessageDone: _message_done,
     Question: _question,
     Withdraw: _withdraw,
+    StepBegun: _step_begun,
+    StepEnded: _step_ended,
+    MemoKept: _memo_kept,
 }
 
 

@@ -166,6 +166,12 @@ class TurnNotFound(NotFound):
     noun = "turn"
 
 
+class StepNotFound(NotFound):
+    """Raised when the outcome of a step comes that was never begun."""
+
+    noun = "step"
+
+
 class HoldNotFound(NotFound):
     """Raised when the session never had a hold of that id."""
 

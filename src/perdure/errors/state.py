@@ -169,6 +169,43 @@ class TurnNotRunning(Conflict):
         super().__init__(f"Turn {turn} is not running any more. Nothing was written.")
 
 
+class StepMismatch(Conflict):
+    """Raised when a step is begun again, after a loss, with other arguments than the first time. It was not run."""
+
+    code = "step_mismatch"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"The step {name!r} was begun with other arguments before the process was lost. It was not run again, and "
+            "what was journaled stands; a resumable handler must call the same steps with the same arguments."
+        )
+
+
+class StepFailed(Conflict):
+    """Raised where a step is awaited whose function raised; `details` has the code, message and type of its error."""
+
+    code = "step_failed"
+
+    def __init__(self, name: str, error: dict[str, Any]) -> None:
+        super().__init__(f"The step {name!r} failed: {error.get('message', 'no message')}", {"step": name, **error})
+
+
+class StepInterrupted(Conflict):
+    """Raised where a step is awaited that was at work when its process was lost and is never run again.
+
+    What it does may have happened, in whole, in part or not at all: look, before anything is done about it.
+    """
+
+    code = "step_interrupted"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"The step {name!r} was at work when its process was lost, and it is not run again: it may have happened. "
+            'Find out, or declare it replay="safe" if running it twice does no harm.',
+            {"step": name},
+        )
+
+
 class ResponseAlreadyStaged(Conflict):
     """Raised at the second `turn.respond` of a turn."""
 

@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from perdure.errors import NotSupported
 from perdure.records.content import ContentLike, JsonPart, Part, TextPart, text_of
 
 if TYPE_CHECKING:
+    from perdure.hosts.journal import Journal
     from perdure.hosts.turns import TurnExecution
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,53 @@ class InitContext:
 
 @dataclass(frozen=True)
 class TurnContext(InitContext):
-    """The context of a turn. `init_result` is the very object that `init` returned in this process."""
+    """The context of a turn. `init_result` is the very object that `init` returned in this process.
+
+    `step`, `memo` and `sleep` are for agents with `recovery="resume"`, whose handler is called again after a loss.
+    """
 
     init_result: Any = None
+    _journal: Journal | None = field(default=None, repr=False, compare=False)
+
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T] | T],
+        *args: Any,
+        replay: Literal["safe", "never"] = "never",
+        **kwargs: Any,
+    ) -> T:
+        """Do `function(*args, **kwargs)` as one journaled step and return its result, as JSON gives it back.
+
+        That it begins is committed before it does; its result is before it is returned, and is what it returns ever
+        after. When the process is lost in between, a `safe` step runs again; one that is `never` replayed, the default,
+        raises `StepInterrupted`: it may have happened. A function that raises ends its step for good with
+        `StepFailed`, and so does a result that cannot be stored: what is not JSON or larger than 1 MiB.
+
+        Steps are known by name and order: the second `charge` is another one than the first. Called again after a loss
+        with other arguments, a step raises `StepMismatch`. At most 64 are at work at once, and 10,000 in a turn.
+        """
+        return await self._of_a_resumable_turn().step(name, function, args, kwargs, replay)
+
+    async def memo(self, name: str, value: Callable[[], Awaitable[T] | T] | T) -> T:
+        """Return the value that was kept under the name first, by this call or by one before a loss.
+
+        It is committed before it is returned: an idempotency key for an outside API is the same for ever. `value` is
+        the candidate, or a function that makes it; at most 64 KiB of JSON.
+        """
+        return await self._of_a_resumable_turn().memo(name, value)
+
+    async def sleep(self, duration: str) -> None:
+        """Wait for a time such as `90s`, counting from when the wait was first begun, whatever was lost meanwhile."""
+        await self._of_a_resumable_turn().sleep(duration)
+
+    def _of_a_resumable_turn(self) -> Journal:
+        if self._journal is None:
+            raise NotSupported(
+                "This agent is interrupted when its process is lost, so it keeps no journal. Nothing was done; define "
+                'it with recovery="resume".'
+            )
+        return self._journal
 
 
 @dataclass(frozen=True)

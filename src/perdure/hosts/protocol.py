@@ -14,6 +14,7 @@ import msgspec
 
 from perdure.records.definitions import AgentDefinition
 from perdure.records.sessions import Issuer, Recovery
+from perdure.records.steps import Replay
 
 # --- requests: from the runtime to the driver ----------------------------------------------------------------------
 
@@ -70,6 +71,30 @@ class Withdraw(msgspec.Struct, frozen=True, tag="withdraw"):
     ask_id: str
 
 
+class StepBegun(msgspec.Struct, frozen=True, tag="step_begun"):
+    """Answered with the step's status, its outcome as JSON if it has ended, and when it was begun first."""
+
+    turn: int
+    name: str
+    replay: Replay
+    request: bytes
+
+
+class StepEnded(msgspec.Struct, frozen=True, tag="step_ended"):
+    turn: int
+    name: str
+    status: str
+    outcome_json: bytes
+
+
+class MemoKept(msgspec.Struct, frozen=True, tag="memo_kept"):
+    """Answered with the value that is kept, as JSON."""
+
+    turn: int
+    name: str
+    value_json: bytes
+
+
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
     """The handler returned. Answered with the turn's final status once that is committed."""
 
@@ -101,6 +126,9 @@ Request: TypeAlias = (
     | MessageDone
     | Question
     | Withdraw
+    | StepBegun
+    | StepEnded
+    | MemoKept
     | Returned
     | Raised
     | Released

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ import msgspec
 from perdure.crashpoints import areach, reach
 from perdure.errors import PerdureError
 from perdure.hosts.context import ComputerInfo, InitContext, RecoveryInfo, RunInfo, SessionInfo, TurnContext
+from perdure.hosts.failures import error_json
 from perdure.hosts.protocol import (
     Answered,
     Begin,
@@ -35,7 +37,6 @@ from perdure.hosts.turns import (
     TurnExecution,
     TurnHandler,
     call_surely,
-    error_json,
     is_cancelled,
     is_failure,
     is_refusal,
@@ -126,7 +127,7 @@ class SessionRuntime:
         if self._closed or directive.turn <= self.highest_turn:
             return
         self.highest_turn = directive.turn
-        self._execution = TurnExecution(directive, self._link, shared=self._shared)
+        self._execution = TurnExecution(directive, self._link, shared=self._shared, resumes=self._spec.agent.resumes)
         self._task = self._spawn(self._run(self._execution))
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
@@ -134,8 +135,9 @@ class SessionRuntime:
 
     async def _run(self, execution: TurnExecution) -> None:
         assert self._turn_context is not None
+        context = replace(self._turn_context, _journal=execution.journal)
         try:
-            await execution.run(self._handlers.turn, self._turn_context)
+            await execution.run(self._handlers.turn, context)
         except asyncio.CancelledError:
             if not execution.stopped:
                 raise

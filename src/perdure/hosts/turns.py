@@ -22,6 +22,8 @@ from perdure.errors import (
     TurnNotRunning,
 )
 from perdure.hosts.context import Answer, AnswerControl, Message, MessageHandler, Option, Output, Turn, TurnContext
+from perdure.hosts.failures import error_json
+from perdure.hosts.journal import Journal
 from perdure.hosts.protocol import (
     Answered,
     Begin,
@@ -46,26 +48,11 @@ from perdure.rules.answers import check_control
 log = logging.getLogger("perdure.run")
 
 RESULT_BYTES: Final = 1024 * 1024
-ERROR_TEXT: Final = 1024
 _RETRY_FIRST: Final = 0.05
 _RETRY_LONGEST: Final = 2.0
 _FAILURES_BORNE: Final = 6
 
 TurnHandler: TypeAlias = Callable[[Turn, Any], Awaitable[Any]]
-
-
-def error_json(error: BaseException, code: str = "handler_failed") -> bytes:
-    """Return how a raised exception is kept: a code, its class and the start of its text."""
-    known = error.code if isinstance(error, PerdureError) else code
-    return canonical.encode({"code": known, "message": _words(error), "type": type(error).__name__}, "error")
-
-
-def _words(error: BaseException) -> str:
-    try:
-        return str(error)[:ERROR_TEXT] or type(error).__name__
-    except Exception:
-        # Even its text is user code.
-        return type(error).__name__
 
 
 def is_failure(error: BaseException, *, cancelled: bool, shared: bool) -> bool:
@@ -111,7 +98,7 @@ def is_refusal(error: BaseException) -> bool:
 class TurnExecution:
     """The handler of one turn at work, and what it does through its `turn` object."""
 
-    def __init__(self, begin: Begin, link: Link, *, shared: bool = False) -> None:
+    def __init__(self, begin: Begin, link: Link, *, shared: bool = False, resumes: bool = False) -> None:
         self.number: Final = begin.turn
         self._begin = begin
         self._link = link
@@ -129,6 +116,7 @@ class TurnExecution:
         self._courier: asyncio.Task[None] | None = None
         self._callback_error: BaseException | None = None
         self.stopped = False
+        self.journal: Final = Journal(self) if resumes else None
 
     # --- the course of a turn
 
@@ -179,6 +167,11 @@ class TurnExecution:
         if self._callback_error is not None:
             raise self._callback_error
 
+    async def report(self, request: Request) -> Any:
+        """Have something of the journal committed, for as long as the turn runs."""
+        self._check_running()
+        return await call_surely(self._link, request)
+
     # --- output and response
 
     async def write(self, content: ContentLike) -> int:
@@ -224,7 +217,7 @@ class TurnExecution:
 
     async def ask(self, prompt: ContentLike, answer: AnswerControl) -> Answer:
         self._check_open()
-        ask_id = new_id()
+        ask_id = new_id() if self.journal is None else await self.journal.ask_id()
         question = Question(self.number, ask_id, encode_content(prompt, "question"), control_json(answer))
         future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._questions[ask_id] = future

@@ -70,7 +70,10 @@ class TemplateDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
 
 class AgentDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a deployment knows of an agent. `file` is relative to the project's root, `line` counts from 1."""
+    """What a deployment knows of an agent. `file` is relative to the project's root, `line` counts from 1.
+
+    `resumes` tells that a turn whose process is lost is gone on with by its journal, rather than interrupted.
+    """
 
     id: str
     module: str
@@ -81,6 +84,7 @@ class AgentDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     close_after_idle: int | None = None
     hibernate_after_idle: int | None = None
     max_turn_duration: int | None = None
+    resumes: bool = False
 
     @property
     def host(self) -> HostKind:

@@ -48,7 +48,8 @@ class ActiveTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     """The one turn that a handler works on now.
 
     `op` is the number of the newest write that was committed for it, so that a write sent again is known; `size` counts
-    the bytes of its output and questions.
+    the bytes of its output and questions. `steps` and `memos` count what a resumable turn has journaled, `at_work`
+    names the steps that have not ended.
     """
 
     number: int
@@ -61,6 +62,9 @@ class ActiveTurn(msgspec.Struct, frozen=True, omit_defaults=True):
     takes_messages: bool = False
     asks: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
+    steps: int = 0
+    at_work: tuple[str, ...] = ()
+    memos: int = 0
 
 
 class Winding(msgspec.Struct, frozen=True):
@@ -101,7 +105,8 @@ class ComputerState(msgspec.Struct, frozen=True, omit_defaults=True):
 class SessionHead(msgspec.Struct, omit_defaults=True):
     """All that rules need to decide about a session; its size does not grow with the session's length.
 
-    Queued turns are the `queued` newest numbers: turns leave the queue only from its front or all at once.
+    Queued turns are the `queued` newest numbers: turns leave the queue only from its front or all at once. `resumes`
+    tells that a turn whose process is lost is gone on with in the next one, by its journal.
     """
 
     id: str
@@ -129,6 +134,7 @@ class SessionHead(msgspec.Struct, omit_defaults=True):
     ended_at: int | None = None
     run_end: str | None = None
     retained_after: int = 0
+    resumes: bool = False
 
     @property
     def first_queued(self) -> int:

@@ -7,9 +7,12 @@ given. `turn` is a turn's number in its session.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from perdure.records.sessions import ComputerState, HostKind, Issuer, Limits
+from perdure.records.steps import Replay
 
 
 class Idempotency(msgspec.Struct, frozen=True):
@@ -71,6 +74,7 @@ class CreateSession(Command, frozen=True, kw_only=True):
     computer: ComputerState | None = None
     turn: NewTurn | None = None
     permit: Permit | None = None
+    resumes: bool = False
 
 
 class Enqueue(Command, frozen=True, kw_only=True):
@@ -139,6 +143,7 @@ class StartRun(FencedCommand, frozen=True, kw_only=True):
     deployment: str
     limits: Limits
     home: str | None = None
+    resumes: bool = False
 
 
 class AdoptRun(FencedCommand, frozen=True, kw_only=True):
@@ -263,6 +268,32 @@ class CreateAsk(WorkerCommand, frozen=True, kw_only=True):
 class WithdrawAsk(WorkerCommand, frozen=True, kw_only=True):
     turn: int
     ask_id: str
+
+
+class BeginStep(WorkerCommand, frozen=True, kw_only=True):
+    """Intend a step of a resumable turn, or hear what became of it. `request` is a digest of what it begins with."""
+
+    turn: int
+    name: str
+    replay: Replay
+    request: bytes
+
+
+class EndStep(WorkerCommand, frozen=True, kw_only=True):
+    """Commit a step's outcome: its result, or its error."""
+
+    turn: int
+    name: str
+    status: Literal["completed", "failed"]
+    outcome_json: bytes
+
+
+class KeepMemo(WorkerCommand, frozen=True, kw_only=True):
+    """Keep a value of a resumable turn; the first one under a name stands."""
+
+    turn: int
+    name: str
+    value_json: bytes
 
 
 class CompleteTurn(WorkerCommand, frozen=True, kw_only=True):

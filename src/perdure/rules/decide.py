@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from perdure.errors import SessionKeyConflict, SessionNotFound
 from perdure.records.sessions import SessionHead
-from perdure.rules import asks, commands, holds, messages, retention, runs, turns
+from perdure.rules import asks, commands, holds, messages, retention, runs, steps, turns
 from perdure.rules.commands import Command, CreateSession, Enqueue, Send
 from perdure.rules.decision import Decision, Draft, Found, Rule, data, need, receipt
 
@@ -28,6 +28,7 @@ def create(command: CreateSession, now: int, found: Found) -> Decision:
         limits=command.limits,
         computer=command.computer,
         idle_since=now,
+        resumes=command.resumes,
     )
     draft = Draft(head, now)
     draft.event("session.created", data(agent=command.agent, key=command.key), in_run=False)
@@ -81,6 +82,9 @@ _RULES: Final[dict[type[Command], Rule]] = {
     commands.CompleteTurn: turns.complete,
     commands.FailTurn: turns.fail,
     commands.HandlerReleased: runs.released,
+    commands.BeginStep: steps.begin,
+    commands.EndStep: steps.end,
+    commands.KeepMemo: steps.keep,
     retention.Trim: retention.trim,
 }
 

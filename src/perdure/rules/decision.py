@@ -10,6 +10,7 @@ import msgspec
 
 from perdure.records import canonical
 from perdure.records.sessions import ActiveTurn, Ask, Event, Hold, Message, QueuedTurn, Run, SessionHead
+from perdure.records.steps import Step
 
 JsonBytes: TypeAlias = bytes
 EMPTY: Final = b"{}"
@@ -88,6 +89,18 @@ class ClearLive(msgspec.Struct, frozen=True):
     """Remove all live slots of the session."""
 
 
+class PutStep(msgspec.Struct, frozen=True):
+    """A step, begun or ended; its outcome is in the event `ended_seq`."""
+
+    step: Step
+
+
+class PutMemo(msgspec.Struct, frozen=True):
+    turn: int
+    name: str
+    value_json: bytes
+
+
 Change: TypeAlias = (
     InsertTurn
     | TurnStarted
@@ -101,6 +114,8 @@ Change: TypeAlias = (
     | EndMessage
     | PutLive
     | ClearLive
+    | PutStep
+    | PutMemo
 )
 
 

@@ -15,6 +15,12 @@ def is_runnable(head: SessionHead) -> bool:
     return head.queued > 0 and head.active is None and head.winding is None and not head.holds and not head.is_terminal
 
 
+def is_resumable(head: SessionHead) -> bool:
+    """Whether the active turn's process is gone, and another may go on with it."""
+    lost = head.resumes and head.active is not None and head.run is None
+    return lost and not head.holds and not head.is_terminal
+
+
 def is_at_rest(head: SessionHead) -> bool:
     """Whether a run has nothing in its hands; turns may wait for it."""
     return head.active is None and head.winding is None
@@ -32,6 +38,8 @@ def next_action(head: SessionHead, now: int) -> Action:
         return "stop_run"
     if run is not None and (head.is_terminal or _overstays(head, now)):
         return "stop_run"
+    if is_resumable(head):
+        return "start_run"
     if is_runnable(head):
         return _towards_turn(head)
     if head.computer is not None and head.computer.residency == "hibernating":
@@ -97,4 +105,5 @@ def needs_owner(head: SessionHead) -> bool:
     One that has ended is: its run must end too, or whoever watches it never hears the end.
     """
     has_run_to_look_at = head.run is not None and (head.host == "process" or head.is_terminal)
-    return head.active is not None or head.winding is not None or has_run_to_look_at or is_runnable(head)
+    at_work = head.run is not None and head.active is not None
+    return at_work or head.winding is not None or has_run_to_look_at or is_runnable(head) or is_resumable(head)

@@ -15,8 +15,8 @@ def check_fence(head: SessionHead, command: FencedCommand) -> None:
 
 
 def running(head: SessionHead, turn: int) -> ActiveTurn:
-    """Return the active turn if it has that number, else refuse."""
-    if head.active is None or head.active.number != turn:
+    """Return the active turn if it has that number and a process works on it, else refuse."""
+    if head.active is None or head.active.number != turn or head.run is None:
         raise TurnNotRunning(f"{turn} of session {head.id}")
     return head.active
 

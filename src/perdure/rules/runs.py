@@ -20,18 +20,20 @@ from perdure.rules.commands import (
     StopRun,
 )
 from perdure.rules.decision import Decision, Draft, Found, data, with_raw
-from perdure.rules.dispatch import is_at_rest, is_idle, is_runnable
+from perdure.rules.dispatch import is_at_rest, is_idle, is_resumable, is_runnable
 from perdure.rules.guards import check_fence
 from perdure.rules.holds import LOSSES_BEFORE_HOLD, place
 from perdure.rules.sessions import begin_run, end_run, settle_closing
-from perdure.rules.turns import lose_active, release, run_of, start_next
+from perdure.rules.turns import go_on, lose_active, release, run_of, start_next
 
 
 def start(head: SessionHead, command: StartRun, now: int, _: Found) -> Decision:
     """Begin a run for the next queued turn; does nothing when the session has a run or nothing to do."""
     check_fence(head, command)
     draft = Draft(head, now)
-    if head.run is None and is_runnable(head):
+    if head.run is None and (is_runnable(head) or is_resumable(head)):
+        # A turn that has begun is gone on with as it began, whatever its code says by now.
+        draft.head.resumes = head.resumes if head.active is not None else command.resumes
         begin_run(
             draft,
             command.run_id,
@@ -67,6 +69,8 @@ def ready(head: SessionHead, command: RunReady, now: int, found: Found) -> Decis
         draft.touched = True
         _wake_computer(draft)
         draft.head.idle_since = draft.head.idle_since or now
+        if head.active is not None:
+            go_on(draft, found)
     start_next(draft, found, command)
     return draft.done()
 
@@ -122,7 +126,7 @@ def stopped(head: SessionHead, command: RunStopped, now: int, _: Found) -> Decis
     run = run_of(head, command.run_id)
     if run is None:
         return draft.done()
-    if head.active is not None:
+    if head.active is not None and not head.resumes:
         lose_active(draft, "process_stopped")
     draft.event("session.process_stopped", data(reason=command.reason))
     _leave(draft, command.reason)
@@ -149,15 +153,20 @@ def lost(head: SessionHead, command: RunLost, now: int, _: Found) -> Decision:
     draft.head.fence += 1
     draft.head.worker = command.worker
     counts = head.active is not None or run.phase == "starting"
-    if head.active is not None:
+    if head.active is not None and not head.resumes:
         lose_active(draft, "process_lost")
     draft.head.losses += 1 if counts else 0
     draft.event("session.process_lost", data(reason=command.reason, losses=draft.head.losses))
     _leave(draft, "process_lost")
     if counts and draft.head.losses >= LOSSES_BEFORE_HOLD:
-        said = f"{draft.head.losses} processes in a row were lost, the last one: {command.reason}"
+        said = f"{draft.head.losses} processes in a row were lost, the last one: {command.reason}{_in_steps(head)}"
         place(draft, command.hold_id, "process_failures", SYSTEM, said)
     return draft.done()
+
+
+def _in_steps(head: SessionHead) -> str:
+    names = ", ".join(head.active.at_work[:5]) if head.active is not None else ""
+    return f"; steps at work: {names}" if names else ""
 
 
 def released(head: SessionHead, command: HandlerReleased, now: int, found: Found) -> Decision:

@@ -99,6 +99,18 @@ def start(draft: Draft, queued: QueuedTurn) -> None:
     draft.started = queued
 
 
+def go_on(draft: Draft, found: Found) -> None:
+    """Go on with the active turn in a new run: its handler is called again, and finds in the journal what was done."""
+    head = draft.head
+    assert head.active is not None
+    assert head.run is not None
+    draft.started = need(found, "queued", head.active.number)
+    draft.update_active(takes_messages=False)
+    draft.event("turn.resumed", data(sequence=head.active.number), turn=head.active.number)
+    draft.change(TurnStarted(head.active.number, head.run.number, head.active.started_at))
+    draft.change(ClearLive())
+
+
 def start_next(draft: Draft, found: Found, command: WorkerCommand) -> None:
     """Start the next queued turn if it may run on a process that is ready, and the worker takes more work.
 
@@ -162,7 +174,7 @@ def _settle(
 ) -> Decision:
     check_fence(head, command)
     draft = Draft(head, now)
-    if head.active is None or head.active.number != command.turn:
+    if head.active is None or head.active.number != command.turn or head.run is None:
         return _settled_before(draft, command, found)
     end_active(draft, status, outcome)
     if status == "completed":

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from perdure.records.sessions import SessionHead
-from perdure.rules.dispatch import close_at, is_runnable, wake_at
+from perdure.rules.dispatch import close_at, is_resumable, is_runnable, wake_at
 
 _CANONICAL: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _STEPS: Final = 64
@@ -37,7 +37,7 @@ def columns(head: SessionHead) -> tuple[Any, ...]:
     "May": a session with an idle run needs none, but is marked nevertheless, since the mark would otherwise change with
     every turn; readers look at the head.
     """
-    return (head.status, look_at(head), int(head.run is not None or is_runnable(head)))
+    return (head.status, look_at(head), int(head.run is not None or is_runnable(head) or is_resumable(head)))
 
 
 def look_at(head: SessionHead) -> int | None:

@@ -20,7 +20,7 @@ from perdure.store.port import Pruned, Retention, Store
 STEP: Final = 500
 """How many rows one transaction removes at most."""
 
-KINDS: Final = ("turns", "asks", "messages", "holds", "logs", "runs", "events")
+KINDS: Final = ("turns", "asks", "messages", "steps", "memos", "holds", "logs", "runs", "events")
 """What goes of a session, in this order."""
 
 

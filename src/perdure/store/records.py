@@ -10,6 +10,7 @@ from perdure.errors import CursorExpired, IdempotencyConflict, InvalidCursor
 from perdure.records.canonical import digest
 from perdure.records.definitions import AgentDefinition
 from perdure.records.sessions import Ask, Hold, Issuer, Message, SessionHead, Turn, TurnStatus
+from perdure.records.steps import Step
 from perdure.rules.commands import Idempotency
 from perdure.store.port import Deployment
 
@@ -68,6 +69,24 @@ def to_turn(
         started_at=started_at,
         ended_at=ended_at,
     )
+
+
+class _Outcome(msgspec.Struct):
+    """The part of a step's last event that says what came of it."""
+
+    result: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+
+
+_OUTCOME: Final = msgspec.json.Decoder(_Outcome)
+
+
+def to_step(turn: int, name: str, *rest: Any) -> Step:
+    """Return a step from the columns of the statement `step`."""
+    replay, status, request, run, attempts, started_at, ended_seq, ended = rest
+    told = _Outcome() if ended is None else _OUTCOME.decode(ended)
+    outcome = _bytes(told.result) or _bytes(told.error)
+    return Step(turn, name, replay, status, bytes(request), run, attempts, started_at, ended_seq, outcome)
 
 
 def to_hold(hold_id: str, *rest: Any) -> Hold:

@@ -21,7 +21,8 @@ ENDS: Final = {
     "turn.cancelled": "cancelled",
 }
 TERMINAL: Final = ("closed", "cancelled")
-_IN_TURN: Final = ("turn.output", "ask.", "message.")
+_IN_TURN: Final = ("turn.output", "ask.", "message.", "step.")
+_WITHOUT_PROCESS: Final = ("ask.responded", "message.admitted")
 
 
 class HistoryBroken(AssertionError):
@@ -78,6 +79,8 @@ class _Told:
     sequence: int
     status: str = "queued"
     run_id: str | None = None
+    earlier_runs: list[str | None] = field(default_factory=list)
+    lost: bool = False
     ended: Document | None = None
     asks: dict[str, str] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
@@ -97,6 +100,8 @@ class _Reading:
         self._status = "open"
         self._seq = 0
         self._started = 0
+        # Only turns of agents that are resumed outlive their process.
+        self._resumes = any(event["type"] in ("turn.resumed", "step.started") for event in history.events)
 
     def _wrong(self, event: Document, why: str) -> None:
         self.found.append(f"event {event['seq']} {event['type']}: {why}")
@@ -121,6 +126,8 @@ class _Reading:
             self._queue_turn(event)
         elif kind == "turn.running":
             self._start_turn(event)
+        elif kind == "turn.resumed":
+            self._resume_turn(event)
         elif kind.startswith(_IN_TURN):
             self._in_turn(event)
         elif kind.startswith("session.process_"):
@@ -160,6 +167,17 @@ class _Reading:
         turn.status, turn.run_id = "running", event["run_id"]
         self._active, self._started = turn, max(self._started, turn.sequence)
 
+    def _resume_turn(self, event: Document) -> None:
+        turn = self._turn_of(event)
+        if turn is not self._active or not turn.lost:
+            self._wrong(event, f"turn {turn.sequence} was not lost while it was active")
+        if self._holds:
+            self._wrong(event, "the session is held")
+        if self._run is None or event["run_id"] != self._run:
+            self._wrong(event, f"the session's run is {self._run}")
+        turn.earlier_runs.append(turn.run_id)
+        turn.run_id, turn.lost = event["run_id"], False
+
     def _end_turn(self, event: Document) -> None:
         turn = self._turn_of(event)
         status = ENDS[event["type"]]
@@ -179,6 +197,8 @@ class _Reading:
         turn = self._turn_of(event)
         if turn is not self._active:
             self._wrong(event, f"turn {turn.sequence} is not active")
+        if turn.lost and event["type"] not in _WITHOUT_PROCESS:
+            self._wrong(event, f"no process works on turn {turn.sequence}")
         noun, _, verb = event["type"].partition(".")
         if noun == "ask":
             self._open_and_shut(event, turn.asks, event["data"]["ask_id"], verb == "created", verb != "created")
@@ -205,7 +225,9 @@ class _Reading:
             return
         if self._run is None or event["run_id"] != self._run:
             self._wrong(event, f"the session's run is {self._run}")
-        if self._active is not None:
+        if self._active is not None and self._resumes:
+            self._active.lost = True
+        elif self._active is not None:
             self._wrong(event, f"turn {self._active.sequence} is still active")
         self._run = None
 
@@ -286,7 +308,8 @@ class _Reading:
         """Compare what handlers noted with what the log says of their turns."""
         by_sequence = {turn.sequence: turn for turn in self._turns.values()}
         for sequence, times in Counter(each.sequence for each in started).items():
-            if times > 1:
+            turn = by_sequence.get(sequence)
+            if times > 1 + (len(turn.earlier_runs) if turn is not None else 0):
                 self.found.append(f"the handler of turn {sequence} was started {times} times")
         if [each.sequence for each in started] != sorted(each.sequence for each in started):
             self.found.append(f"handlers were started in the order {[each.sequence for each in started]}")
@@ -294,7 +317,7 @@ class _Reading:
             turn = by_sequence.get(each.sequence)
             if turn is None or turn.run_id is None:
                 self.found.append(f"a handler was started for turn {each.sequence}, which the log never started")
-            elif each.run_id not in (None, turn.run_id):
+            elif each.run_id not in (None, turn.run_id, *turn.earlier_runs):
                 self.found.append(f"turn {each.sequence} was handled in run {each.run_id}, the log says {turn.run_id}")
         places = {(each.run_id, each.pid) for each in started if each.run_id and each.pid}
         if len({run for run, _ in places}) != len(places):

@@ -57,6 +57,17 @@ def _output_seq(session_id: str, key: tuple[int, int, int]) -> LookUp:
     return LookUp((sql("output_position"), (session_id, started_seq, turn, op)), lambda row: row[0])
 
 
+def _step(session_id: str, key: tuple[int, str]) -> LookUp:
+    turn, name = key
+    statement = (sql("step"), (session_id, turn, name.encode()))
+    return LookUp(statement, lambda row: records.to_step(turn, bytes(row[0]).decode(), *row[1:]))
+
+
+def _memo(session_id: str, key: tuple[int, str]) -> LookUp:
+    turn, name = key
+    return LookUp((sql("memo"), (session_id, turn, name.encode())), lambda row: bytes(row[0]))
+
+
 _LOOK_UPS: Final[dict[str, Callable[[str, Any], LookUp]]] = {
     "turn": _turn,
     "turn_id": _by_id("turn_by_id", to_turn),
@@ -67,4 +78,6 @@ _LOOK_UPS: Final[dict[str, Callable[[str, Any], LookUp]]] = {
     "hold": _by_id("hold", lambda _, row: to_hold(row)),
     "key": _key,
     "output_seq": _output_seq,
+    "step": _step,
+    "memo": _memo,
 }

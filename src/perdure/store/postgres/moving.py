@@ -196,6 +196,8 @@ def _hold(row: Row) -> Row:
 _MAKES: Final[dict[str, Callable[[Row], Row | None]]] = {
     "api_keys": lambda row: (row[0], row[1].decode(), *row[2:]),
     "holds": _hold,
+    "steps": lambda row: (*row[:2], bytes(row[2]).decode(), *row[3:]),
+    "memos": lambda row: (*row[:2], bytes(row[2]).decode(), *row[3:]),
     "commits": _commit,
 }
 # What comes before the first key of each kind.
@@ -204,6 +206,7 @@ _FIRST: Final[dict[str, Row]] = {
     **dict.fromkeys(("events", "logs"), (_NO_ID, -1)),
     **dict.fromkeys(("turns", "runs"), (_NO_ID, -1)),
     **dict.fromkeys(("holds", "asks", "messages"), (_NO_ID, _NO_ID)),
+    **dict.fromkeys(("steps", "memos"), (_NO_ID, -1, b"")),
     "live": (_NO_ID, ""),
     "commits": ("", 0, 0),
 }
@@ -220,6 +223,8 @@ _MOVES: Final = {
     "holds": "move_holds",
     "asks": "move_asks",
     "messages": "move_messages",
+    "steps": "move_steps",
+    "memos": "move_memos",
     "live": "move_live",
     "logs": "move_logs",
     "commits": "move_commits",
@@ -237,6 +242,8 @@ _COUNTS: Final = {
     "holds": "count_holds",
     "asks": "count_asks",
     "messages": "count_messages",
+    "steps": "count_steps",
+    "memos": "count_memos",
     "live": "count_live",
     "logs": "count_logs",
 }
@@ -278,6 +285,16 @@ _PUTS: Final[dict[str, tuple[str, tuple[Kind, ...], Callable[[Row], Row]]]] = {
     ),
     "asks": ("insert_moved_asks", _ASK, tuple),
     "messages": ("insert_moved_messages", ("uuid", "uuid", "int4", "text", "int8", "text", "bytea"), tuple),
+    "steps": (
+        "insert_moved_steps",
+        ("uuid", "int4", "bytea", "text", "text", "bytea", "int4", "int4", "int8", "int8"),
+        lambda row: (*row[:2], row[2].encode(), *row[3:]),
+    ),
+    "memos": (
+        "insert_moved_memos",
+        ("uuid", "int4", "bytea", "bytea"),
+        lambda row: (*row[:2], row[2].encode(), *row[3:]),
+    ),
     "live": ("put_live", ("uuid", "text", "int4", "int8", "bytea"), tuple),
     "logs": ("insert_moved_logs", ("uuid", "int8", "bytea"), tuple),
 }

@@ -17,6 +17,8 @@ from perdure.store.pruning import Old, Sweep
 _PRUNES: Final = {
     "turns": "prune_turns",
     "asks": "prune_asks",
+    "steps": "prune_steps",
+    "memos": "prune_memos",
     "messages": "prune_messages",
     "holds": "prune_holds",
     "logs": "prune_logs",

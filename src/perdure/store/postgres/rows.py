@@ -213,6 +213,17 @@ def _end_message(rows: Rows, sid: str, change: rule.EndMessage) -> None:
     rows.others.append((sql("end_message"), (sid, change.id, change.reason)))
 
 
+def _put_step(rows: Rows, sid: str, change: rule.PutStep) -> None:
+    step = change.step
+    row = (sid, step.turn, step.name.encode(), step.replay, step.status, step.request, step.run, step.attempts)
+    rows.others.append((sql("put_step"), (*row, step.started_at, step.ended_seq)))
+
+
+def _put_memo(rows: Rows, sid: str, change: rule.PutMemo) -> None:
+    rows.others.append((sql("put_memo"), (sid, change.turn, change.name.encode(), change.value_json)))
+    rows.size += len(change.value_json)
+
+
 # Live slots are not here: they are the batch's business, which knows whether a session has any.
 _TAKE: Final[dict[type, Callable[[Rows, str, Any], None]]] = {
     rule.InsertTurn: _insert_turn,
@@ -225,4 +236,6 @@ _TAKE: Final[dict[type, Callable[[Rows, str, Any], None]]] = {
     rule.EndAsk: _end_ask,
     rule.PutMessage: _put_message,
     rule.EndMessage: _end_message,
+    rule.PutStep: _put_step,
+    rule.PutMemo: _put_memo,
 }

@@ -40,6 +40,11 @@ EVENT_TYPES: Final = (
     "ask.created",
     "ask.responded",
     "ask.cancelled",
+    "turn.resumed",
+    "step.started",
+    "step.completed",
+    "step.failed",
+    "step.interrupted",
 )
 TURN_STATUSES: Final[tuple[TurnStatus, ...]] = ("queued", "running", "completed", "failed", "interrupted", "cancelled")
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from perdure.records.sessions import Ask, Hold, Message, QueuedTurn, Turn
+from perdure.records.steps import Step
+from perdure.store import records
 from perdure.store.sqlite.codec import LARGEST_NUMBER, number_of, pack_id, position, sid_at, unpack_known
 from perdure.store.sqlite.database import Database, Row, one
 from perdure.store.sqlite.records import to_ask, to_hold, to_message, to_queued, to_turn
@@ -77,6 +79,18 @@ def _output_seq(database: Database, _: str, sid: int, key: tuple[int, int, int])
     return None if row is None else number_of(row[0])
 
 
+def _step(database: Database, _: str, sid: int, key: tuple[int, str]) -> Step | None:
+    turn, name = key
+    row = one(database, sql("step"), (position(sid, turn), name))
+    return None if row is None else records.to_step(turn, *row)
+
+
+def _memo(database: Database, _: str, sid: int, key: tuple[int, str]) -> bytes | None:
+    turn, name = key
+    row = one(database, sql("memo"), (position(sid, turn), name))
+    return None if row is None else bytes(row[0])
+
+
 _LOOK_UPS: Final[dict[str, Callable[[Database, str, int, Any], Any]]] = {
     "turn": _turn,
     "turn_id": turn_by_id,
@@ -87,4 +101,6 @@ _LOOK_UPS: Final[dict[str, Callable[[Database, str, int, Any], Any]]] = {
     "hold": _hold,
     "key": lambda database, _, __, key: find_key(database, key),
     "output_seq": _output_seq,
+    "step": _step,
+    "memo": _memo,
 }

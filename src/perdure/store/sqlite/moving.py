@@ -245,6 +245,8 @@ _ROWS: Final[dict[str, Callable[[Database], Iterator[Row]]]] = {
     "holds": _of_sessions("move_holds", _by_id),
     "asks": _of_sessions("move_asks", _by_id),
     "messages": _of_sessions("move_messages", _by_id),
+    "steps": _of_sessions("move_steps", lambda row: (number_of(row[0]), *row[1:])),
+    "memos": _of_sessions("move_memos", lambda row: (number_of(row[0]), *row[1:])),
     "live": _of_sessions("move_live", tuple),
     "logs": _logs,
     "commits": _commits,
@@ -262,6 +264,8 @@ _COUNTS: Final = {
     "holds": "count_holds",
     "asks": "count_asks",
     "messages": "count_messages",
+    "steps": "count_steps",
+    "memos": "count_memos",
     "live": "count_live",
     "logs": "count_logs",
 }
@@ -299,6 +303,11 @@ def _put_run(sids: _Sids, row: Row) -> Row:
     return position(sids[session], number), pack_id(run_id), recovery, pack_id(deployment), *rest
 
 
+def _put_of_turn(sids: _Sids, row: Row) -> Row:
+    session, turn, *rest = row
+    return position(sids[session], turn), *rest
+
+
 def _put_by_id(sids: _Sids, row: Row) -> Row:
     session, found, *rest = row
     return sids[session], pack_id(found), *rest
@@ -316,6 +325,8 @@ _PUTS: Final[dict[str, tuple[str, Callable[[_Sids, Row], Row]]]] = {
     "holds": ("put_hold", _put_by_id),
     "asks": ("put_ask", _put_by_id),
     "messages": ("put_message", _put_by_id),
+    "steps": ("put_step", _put_of_turn),
+    "memos": ("put_memo", _put_of_turn),
     "live": ("put_live", lambda sids, row: (sids[row[0]], *row[1:])),
     "logs": ("append_log", _put_first_id),
 }

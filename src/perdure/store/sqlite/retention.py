@@ -21,6 +21,8 @@ from perdure.store.sqlite.writer import Writer
 _PRUNES: Final = {
     "turns": "prune_turns",
     "asks": "prune_asks",
+    "steps": "prune_steps",
+    "memos": "prune_memos",
     "messages": "prune_messages",
     "holds": "prune_holds",
     "logs": "prune_logs",
@@ -31,6 +33,8 @@ _LEFT: Final = (
     "forget_holds",
     "forget_asks",
     "forget_messages",
+    "forget_steps",
+    "forget_memos",
     "forget_logs",
     "forget_runs",
     "forget_turns",

@@ -181,6 +181,17 @@ def _end_message(rows: Rows, sid: int, change: rule.EndMessage) -> None:
     rows.others.append((sql("end_message"), (sid, pack_id(change.id), change.reason)))
 
 
+def _put_step(rows: Rows, sid: int, change: rule.PutStep) -> None:
+    step = change.step
+    row = (position(sid, step.turn), step.name, step.replay, step.status, step.request, step.run, step.attempts)
+    rows.others.append((sql("put_step"), (*row, step.started_at, step.ended_seq)))
+
+
+def _put_memo(rows: Rows, sid: int, change: rule.PutMemo) -> None:
+    rows.others.append((sql("put_memo"), (position(sid, change.turn), change.name, change.value_json)))
+    rows.size += len(change.value_json)
+
+
 # Live slots are not here: they are the batch's business, which knows whether a session has any.
 _TAKE: Final[dict[type, Callable[[Rows, int, Any], None]]] = {
     rule.InsertTurn: _insert_turn,
@@ -193,4 +204,6 @@ _TAKE: Final[dict[type, Callable[[Rows, int, Any], None]]] = {
     rule.EndAsk: _end_ask,
     rule.PutMessage: _put_message,
     rule.EndMessage: _end_message,
+    rule.PutStep: _put_step,
+    rule.PutMemo: _put_memo,
 }

@@ -29,6 +29,7 @@ _SLIM: Final[dict[str, Callable[[Row], Any]]] = {
     "holds": lambda row: (row[1], row[7]),
     "asks": lambda row: (row[1], row[3]),
     "messages": lambda row: (row[1], row[3]),
+    "steps": lambda row: (row[1], row[2], row[4]),
     "live": lambda row: row[1],
 }
 
@@ -140,7 +141,7 @@ class _Checking:
         if column is not None:
             column = (*column[:5], int(column[5]), column[6])
         names = {"seqs": parts["events"], "slots": parts["live"]}
-        rest = {kind: parts[kind] for kind in ("turns", "runs", "holds", "asks", "messages")}
+        rest = {kind: parts[kind] for kind in ("turns", "runs", "holds", "asks", "messages", "steps")}
         for problem in problems(head, Parts(columns=column, **names, **rest)):
             self._say(f"Session {head.id}: {problem}.", "The session may do something else than it has said.")
         if head.key is not None:

@@ -22,6 +22,7 @@ class Parts(msgspec.Struct, kw_only=True):
     holds: Sequence[tuple[str, int | None]]
     asks: Sequence[tuple[str, str]]
     messages: Sequence[tuple[str, str]]
+    steps: Sequence[tuple[int, str, str]]
     slots: Sequence[str]
 
 
@@ -86,6 +87,11 @@ def _open_things(head: SessionHead, parts: Parts) -> Iterator[str]:
             "messages",
             (one for one, status in parts.messages if status in ("admitted", "started")),
             active.messages if active else (),
+        ),
+        (
+            "steps",
+            (name for turn, name, status in parts.steps if active and turn == active.number and status == "running"),
+            active.at_work if active else (),
         ),
     ):
         ours, theirs = sorted(found), sorted(wanted)

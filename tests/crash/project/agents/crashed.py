@@ -121,6 +121,33 @@ async def die(turn: perdure.Turn, rest: str) -> None:
     os._exit(int(rest))
 
 
+async def noted(ctx: perdure.TurnContext, what: str) -> str:
+    note("step", ctx, what=what)
+    return what
+
+
+async def refuse() -> None:
+    raise ValueError("on purpose")
+
+
+async def travel(turn: perdure.Turn, ctx: perdure.TurnContext) -> dict[str, object]:
+    """Do steps of all kinds; what has no journal yet when a process is lost is done again."""
+    note("turn", ctx, sequence=turn.sequence)
+    key = await ctx.memo(f"key {turn.text}", lambda: str(os.getpid()))
+    await ctx.step("search", noted, ctx, f"search {turn.sequence}", replay="safe")
+    await turn.output.write(f"key {key}")
+    try:
+        await ctx.step("refuse", refuse, replay="safe")
+    except perdure.errors.StepFailed:
+        await turn.output.write("refused")
+    try:
+        booked = await ctx.step("book", noted, ctx, f"book {turn.sequence}")
+    except perdure.errors.StepInterrupted:
+        booked = "perhaps"
+    await turn.respond(booked)
+    return {"turn": turn.sequence, "key": key}
+
+
 WORDS: dict[str, Callable[[perdure.Turn, str], Awaitable[None]]] = {
     word.__name__: word for word in (say, sketch, ask, reconsider, listen, fail, wait, wait_for, doze, die)
 }
@@ -133,6 +160,10 @@ hasty = perdure.Agent("hasty", max_turn_duration="100ms")
 moody = perdure.Agent("moody")
 moody_guest = perdure.Agent("moody_guest", template=small)
 brief = perdure.Agent("brief", close_after_idle="100ms")
+steady = perdure.Agent("steady", recovery="resume")
+steady_guest = perdure.Agent("steady_guest", template=small, recovery="resume")
+for agent in (steady, steady_guest):
+    agent.turn(travel)
 for agent in (plain, warm, guest, sleeper, hasty, moody, moody_guest, brief):
     agent.turn(handle)
 for agent in (warm, guest, sleeper):

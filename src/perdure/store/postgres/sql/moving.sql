@@ -59,6 +59,18 @@ FROM perdure.asks WHERE (session, id) > ($1::uuid, $2::uuid) ORDER BY session, i
 SELECT session, id, turn, status, created_at, reason, content
 FROM perdure.messages WHERE (session, id) > ($1::uuid, $2::uuid) ORDER BY session, id LIMIT $3;
 
+-- name: move_steps
+-- Steps in order.
+SELECT session, turn, name, replay, status, request, run, attempts, started_at, ended_seq
+FROM perdure.steps WHERE (session, turn, name) > ($1::uuid, $2::integer, $3::bytea)
+ORDER BY session, turn, name LIMIT $4;
+
+-- name: move_memos
+-- Memos in order.
+SELECT session, turn, name, value
+FROM perdure.memos WHERE (session, turn, name) > ($1::uuid, $2::integer, $3::bytea)
+ORDER BY session, turn, name LIMIT $4;
+
 -- name: move_live
 -- Live slots in order.
 SELECT session, slot, turn, at, content
@@ -133,6 +145,14 @@ SELECT count(*) FROM perdure.asks;
 -- How many there are.
 SELECT count(*) FROM perdure.messages;
 
+-- name: count_steps
+-- How many there are.
+SELECT count(*) FROM perdure.steps;
+
+-- name: count_memos
+-- How many there are.
+SELECT count(*) FROM perdure.memos;
+
 -- name: count_live
 -- How many there are.
 SELECT count(*) FROM perdure.live;
@@ -192,6 +212,19 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::bigi
 INSERT INTO perdure.messages
        (session, id, turn, status, created_at, reason, content)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::bigint[], $6::text[], $7::bytea[]);
+
+-- name: insert_moved_steps
+-- Rows of another store.
+INSERT INTO perdure.steps
+       (session, turn, name, replay, status, request, run, attempts, started_at, ended_seq)
+SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bytea[], $4::text[], $5::text[], $6::bytea[], $7::integer[],
+                     $8::integer[], $9::bigint[], $10::bigint[]);
+
+-- name: insert_moved_memos
+-- Rows of another store.
+INSERT INTO perdure.memos
+       (session, turn, name, value)
+SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bytea[], $4::bytea[]);
 
 -- name: insert_moved_logs
 -- Rows of another store.

@@ -60,6 +60,32 @@ DELETE FROM perdure.messages m USING (
 ) gone
 WHERE m.session = gone.session AND m.id = gone.id RETURNING m.turn;
 
+-- name: prune_steps
+-- Remove steps of turns that are gone.
+DELETE FROM perdure.steps s USING (
+    SELECT f.session, o.turn, o.name
+    FROM unnest($1::uuid[], $2::bigint[]) AS f (session, floor)
+    CROSS JOIN LATERAL (
+        SELECT turn, name FROM perdure.steps WHERE session = f.session ORDER BY turn, name LIMIT $4
+    ) o
+    WHERE NOT EXISTS (SELECT 1 FROM perdure.turns t WHERE t.session = f.session AND t.number = o.turn)
+      AND $3::bigint IS NOT NULL LIMIT $4
+) gone
+WHERE s.session = gone.session AND s.turn = gone.turn AND s.name = gone.name RETURNING s.turn;
+
+-- name: prune_memos
+-- Remove memos of turns that are gone.
+DELETE FROM perdure.memos m USING (
+    SELECT f.session, o.turn, o.name
+    FROM unnest($1::uuid[], $2::bigint[]) AS f (session, floor)
+    CROSS JOIN LATERAL (
+        SELECT turn, name FROM perdure.memos WHERE session = f.session ORDER BY turn, name LIMIT $4
+    ) o
+    WHERE NOT EXISTS (SELECT 1 FROM perdure.turns t WHERE t.session = f.session AND t.number = o.turn)
+      AND $3::bigint IS NOT NULL LIMIT $4
+) gone
+WHERE m.session = gone.session AND m.turn = gone.turn AND m.name = gone.name RETURNING m.turn;
+
 -- name: prune_holds
 -- Remove holds that were released long ago.
 DELETE FROM perdure.holds h USING (
@@ -124,6 +150,8 @@ WITH holds AS (DELETE FROM perdure.holds WHERE session = $1),
      live AS (DELETE FROM perdure.live WHERE session = $1),
      asks AS (DELETE FROM perdure.asks WHERE session = $1),
      messages AS (DELETE FROM perdure.messages WHERE session = $1),
+     steps AS (DELETE FROM perdure.steps WHERE session = $1),
+     memos AS (DELETE FROM perdure.memos WHERE session = $1),
      logs AS (DELETE FROM perdure.run_logs l USING perdure.runs r WHERE r.session = $1 AND l.run = r.id),
      runs AS (DELETE FROM perdure.runs WHERE session = $1),
      turns AS (DELETE FROM perdure.turns WHERE session = $1)

@@ -53,6 +53,15 @@ FROM asks WHERE sid = ?1 ORDER BY id;
 -- A session's steering messages.
 SELECT id, turn, status, created_at, reason, content FROM messages WHERE sid = ?1 ORDER BY id;
 
+-- name: move_steps
+-- A session's steps.
+SELECT pos, name, replay, status, request, run, attempts, started_at, ended_seq FROM steps
+WHERE pos > ?1 << 32 AND pos < (?1 + 1) << 32 ORDER BY pos, name;
+
+-- name: move_memos
+-- A session's memos.
+SELECT pos, name, value FROM memos WHERE pos > ?1 << 32 AND pos < (?1 + 1) << 32 ORDER BY pos, name;
+
 -- name: move_live
 -- A session's live slots.
 SELECT slot, turn, at, content FROM live WHERE sid = ?1 ORDER BY slot;
@@ -124,6 +133,14 @@ SELECT count(*) FROM asks;
 -- name: count_messages
 -- How many there are.
 SELECT count(*) FROM messages;
+
+-- name: count_steps
+-- How many there are.
+SELECT count(*) FROM steps;
+
+-- name: count_memos
+-- How many there are.
+SELECT count(*) FROM memos;
 
 -- name: count_live
 -- How many there are.

@@ -43,6 +43,24 @@ DELETE FROM messages WHERE rowid IN (
     WHERE NOT EXISTS (SELECT 1 FROM turns WHERE pos = ?1 + turn) AND ?2 IS NOT NULL AND ?3 IS NOT NULL
 );
 
+-- name: prune_steps
+-- Remove steps of turns that are gone.
+DELETE FROM steps WHERE (pos, name) IN (
+    SELECT pos, name FROM (
+        SELECT pos, name FROM steps WHERE pos > ?1 AND pos <= ?1 + 4294967295 ORDER BY pos, name LIMIT ?4
+    ) s
+    WHERE NOT EXISTS (SELECT 1 FROM turns t WHERE t.pos = s.pos) AND ?2 IS NOT NULL AND ?3 IS NOT NULL
+);
+
+-- name: prune_memos
+-- Remove memos of turns that are gone.
+DELETE FROM memos WHERE (pos, name) IN (
+    SELECT pos, name FROM (
+        SELECT pos, name FROM memos WHERE pos > ?1 AND pos <= ?1 + 4294967295 ORDER BY pos, name LIMIT ?4
+    ) m
+    WHERE NOT EXISTS (SELECT 1 FROM turns t WHERE t.pos = m.pos) AND ?2 IS NOT NULL AND ?3 IS NOT NULL
+);
+
 -- name: prune_holds
 -- Remove holds that were released long ago.
 DELETE FROM holds WHERE sid = ?1 >> 32 AND id IN (
@@ -95,6 +113,14 @@ DELETE FROM asks WHERE sid = ?1;
 -- name: forget_messages
 -- Remove a session's steering messages.
 DELETE FROM messages WHERE sid = ?1;
+
+-- name: forget_steps
+-- Remove a session's steps.
+DELETE FROM steps WHERE pos > ?1 << 32 AND pos < (?1 + 1) << 32;
+
+-- name: forget_memos
+-- Remove a session's memos.
+DELETE FROM memos WHERE pos > ?1 << 32 AND pos < (?1 + 1) << 32;
 
 -- name: forget_logs
 -- Remove the logs of a session's runs.
