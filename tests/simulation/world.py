@@ -308,7 +308,9 @@ class World(logging.Handler):
         at_rest = not head.queued and head.active is None and head.winding is None and not head.holds
         if head.is_terminal:
             return head.run is None
-        ready = head.run is None or head.run.phase == "ready"
+        # What an embedded engine had of an idle session is gone with it; the next input finds out.
+        gone = not self.plan.shared and head.worker != self.nodes[0].engine.worker_id
+        ready = head.run is None or head.run.phase == "ready" or gone
         return at_rest and ready and head.status == "open" and wake_at(head) is None
 
     async def _take_care(self) -> None:
