@@ -170,7 +170,7 @@ def _calculation(rounds: dict[int, list[Split]], counted: tuple[Counters, int]) 
 
 UNCOUNTED = (
     "calculation: not in it: locks and caches of a larger machine, full-page writes after checkpoints, the way to a"
-    " standby, and that processes look at what others commit (heads looked at/turn), which grows with their number"
+    " standby, hints to more processes than these (heads looked at/turn should be the same in all rows)"
 )
 
 
