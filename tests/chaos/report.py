@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 import statistics
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 
 from tests.chaos.checker import RULES
 from tests.chaos.nemeses import NEMESES
@@ -63,11 +65,16 @@ def _facts(outcome: Outcome) -> list[tuple[object, ...]]:
         ("lease of a worker", f"{options.lease:g} s"),
         ("conversations at once", options.at_once),
         ("partitions by", outcome.network),
-        ("Perdure", version("perdure")),
+        ("Perdure", f"{version('perdure')}, commit {_commit()}"),
         ("Python", sys.version.split()[0]),
         ("PostgreSQL", outcome.database),
         ("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
     ]
+
+
+def _commit() -> str:
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
 def _kinds(outcome: Outcome) -> list[tuple[object, ...]]:
