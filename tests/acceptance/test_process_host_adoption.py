@@ -16,7 +16,8 @@ from process_host_parts import Notes, Stage, begin, running
 from perdure.computers.exits import wait_exit
 from perdure.computers.identity import ProcessIdentity, identify, is_alive, send_signal
 from perdure.computers.meta import read_meta
-from perdure.hosts.protocol import Output, Ready, Returned, RunSpec
+from perdure.errors import StaleFence
+from perdure.hosts.protocol import Output, Raised, Ready, Returned, RunSpec
 
 WORKER = Path(__file__).with_name("process_host_worker.py")
 
@@ -331,6 +332,33 @@ async def test_the_older_of_two_workers_is_told_that_it_is_fenced(stage: Stage) 
     await later.until(Returned)
     assert notes.of(Returned) == []
     assert (stage.workspace(spec) / "handlers").read_text() == "1\n"
+    await new.stop(grace=5)
+    await first.close()
+    await second.close()
+
+
+async def test_what_a_worker_may_not_do_any_more_is_asked_of_the_next(stage: Stage) -> None:
+    """Its lease is over and it does not know it yet: no word of that gets into the turn."""
+
+    def fenced(request: object) -> int:
+        if isinstance(request, Output):
+            raise StaleFence("session")
+        return 1
+
+    first, notes, spec = stage.host(), Notes(), stage.spec()
+    old = await first.start(spec, notes)
+    await notes.until(Ready)
+    notes.answer = fenced
+    old.tell(begin(1, "write"))
+    await notes.until(Output)
+    second, later = stage.host(), Notes()
+    new = await second.adopt(after(spec), later, hibernated=False)
+    assert new is not None
+    written = await later.until(Output)
+    assert (written.turn, written.op) == (1, 1)
+    assert (await later.until(Returned)).turn == 1
+    assert notes.of(Returned) == []
+    assert (later.of(Raised), notes.of(Raised)) == ([], [])
     await new.stop(grace=5)
     await first.close()
     await second.close()

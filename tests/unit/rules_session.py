@@ -60,7 +60,7 @@ class Session:
         self.holds: dict[str, Hold] = {}
         self.live: dict[str, bytes] = {}
         self.started: list[QueuedTurn] = []
-        self.steps: dict[tuple[int, str], Step] = {}
+        self.journal: dict[tuple[int, str], Step] = {}
         self.memos: dict[tuple[int, str], bytes] = {}
         self.id = new_id()
         create = commands.CreateSession(
@@ -120,8 +120,8 @@ class Session:
             return mine[-1] if mine else None
         if kind == "key":
             return None
-        rows = {"ask": self.asks, "message": self.messages, "hold": self.holds, "step": self.steps, "memo": self.memos}
-        return rows[kind].get(key)
+        rows: dict[str, Any] = {"ask": self.asks, "message": self.messages, "hold": self.holds}
+        return (rows | {"step": self.journal, "memo": self.memos})[kind].get(key)
 
     def _write(self, change: changes.Change) -> None:
         match change:
@@ -170,7 +170,7 @@ class Session:
         elif isinstance(change, changes.PutStep):
             step = change.step
             assert step.ended_seq is None or self.events[step.ended_seq - 1].type == f"step.{step.status}"
-            self.steps[step.turn, step.name] = step
+            self.journal[step.turn, step.name] = step
         elif isinstance(change, changes.PutMemo):
             assert (change.turn, change.name) not in self.memos
             self.memos[change.turn, change.name] = change.value_json

@@ -33,7 +33,7 @@ def end(session: Session, name: str = "charge", status: str = "completed", outco
 
 
 def attempts(session: Session) -> int:
-    return session.steps[1, "charge"].attempts
+    return session.journal[1, "charge"].attempts
 
 
 def lose(session: Session) -> None:

@@ -90,6 +90,21 @@ async def call_surely(link: Link, request: Request) -> Any:
         delay = min(delay * 2, _RETRY_LONGEST)
 
 
+async def call_patiently(link: Link, request: Request) -> Any:
+    """Send what user code waits for: again for as long as the store cannot take it, whose troubles are not its own.
+
+    The same request again is known by its number or its id. Raises all other failures.
+    """
+    delay = _RETRY_FIRST
+    while True:
+        try:
+            return await link.call(request)
+        except StoreError as error:
+            log.warning("%s has to wait: %s", type(request).__name__, error)
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, _RETRY_LONGEST)
+
+
 def is_refusal(error: BaseException) -> bool:
     """Whether an error is the driver's considered answer, rather than a failure of its own."""
     return isinstance(error, PerdureError) and error.status < 500
@@ -182,7 +197,7 @@ class TurnExecution:
         await areach("runtime.output.before")
         self._writes += 1
         try:
-            seq: int = await self._link.call(OutputRequest(self.number, op, data))
+            seq: int = await call_patiently(self._link, OutputRequest(self.number, op, data))
         finally:
             self._writes -= 1
             if not self._writes and self._quiet is not None:
@@ -194,7 +209,7 @@ class TurnExecution:
         self._check_running()
         data = encode_content(content, "live content")
         await areach("runtime.live.before")
-        await self._link.call(Live(self.number, slot, data))
+        await call_patiently(self._link, Live(self.number, slot, data))
         await areach("runtime.live.after")
 
     def respond(self, content: ContentLike) -> None:
@@ -223,7 +238,7 @@ class TurnExecution:
         self._questions[ask_id] = future
         try:
             await areach("runtime.ask.before")
-            await self._link.call(question)
+            await call_patiently(self._link, question)
             await areach("runtime.ask.asked")
             given = await future
             await areach("runtime.ask.after")
@@ -238,7 +253,7 @@ class TurnExecution:
         """Take a question back before the cancellation goes on; after a stop its turn's end has cancelled it."""
         if not self.stopped:
             await areach("runtime.withdraw.before")
-            await asyncio.shield(asyncio.ensure_future(self._link.call(Withdraw(self.number, ask_id))))
+            await asyncio.shield(asyncio.ensure_future(call_patiently(self._link, Withdraw(self.number, ask_id))))
             await areach("runtime.withdraw.after")
 
     def answered(self, directive: Answered) -> None:
@@ -261,7 +276,7 @@ class TurnExecution:
 
     async def _register(self) -> None:
         await areach("runtime.open_messages.before")
-        await self._link.call(OpenMessages(self.number))
+        await call_patiently(self._link, OpenMessages(self.number))
         await areach("runtime.open_messages.after")
 
     def deliver(self, directive: Deliver) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.crashpoints import areach, reach
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, StaleFence
 from perdure.hosts.process.wire import (
     FROM_WORKER,
     SOCKET,
@@ -222,8 +222,13 @@ class WorkerLink:
             return
         if reply.error is None:
             answer.set_result(reply.value)
+            return
+        error = rebuild_failure(reply.error)
+        if isinstance(error, StaleFence) and self._current is not None:
+            # Not what was asked is refused, but who was asked: the session's owner is told, once there is one.
+            self._current.close("it does not own the session any more")
         else:
-            answer.set_exception(rebuild_failure(reply.error))
+            answer.set_exception(error)
 
     def _directive(self, link: Connection, message: Tell) -> None:
         label = type(message.directive).__name__
