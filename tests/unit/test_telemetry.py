@@ -156,7 +156,7 @@ class World:
         self.turn = new_id()
         self.run = new_id()
 
-    async def create(self) -> None:
+    async def create(self, *, resumes: bool = False) -> None:
         await self.store.apply(
             c.CreateSession(
                 session_id=self.session,
@@ -167,6 +167,7 @@ class World:
                 limits=Limits(),
                 turn=c.NewTurn(self.turn, b"[]"),
                 permit=c.Permit("worker", self.run),
+                resumes=resumes,
             )
         )
 
@@ -363,6 +364,32 @@ def test_a_traceparent_names_the_caller() -> None:
     assert unsampled is not None
     assert not unsampled.sampled
     assert parse(CALLER.replace(b"00-", b"01-", 1) + b"-later") == parse(CALLER)
+
+
+async def test_steps_are_counted_and_their_spans_are_within_the_turn_s(
+    watched: World, counting: None, spans: InMemorySpanExporter
+) -> None:
+    since = Since()
+    await watched.create(resumes=True)
+    worker = {"session_id": watched.session, "fence": 1, "turn": 1}
+    for name in ("good", "bad"):
+        await watched.store.apply(c.BeginStep(name=name, replay="safe", request=b"", **worker))
+    for name, status in (("good", "completed"), ("bad", "failed")):
+        await watched.store.apply(c.EndStep(name=name, status=status, outcome_json=b"{}", **worker))  # type: ignore[arg-type]
+    await watched.complete()
+    (turn,) = turns(spans)
+    steps = {
+        str((span.attributes or {})["perdure.step"]): span for span in spans.get_finished_spans() if span.name == "step"
+    }
+    assert set(steps) == {"good", "bad"}
+    for span in steps.values():
+        assert span.parent is not None
+        assert (span.parent.span_id, span.context.trace_id) == (turn.context.span_id, turn.context.trace_id)
+        assert (span.start_time or 0) <= (span.end_time or 0)
+    assert not steps["bad"].status.is_ok
+    assert since["perdure_steps_total", ("observed", "completed")] == 1
+    assert since["perdure_steps_total", ("observed", "failed")] == 1
+    assert since["perdure_step_seconds_count", ("observed", "completed")] == 1
 
 
 async def test_commits_have_spans(watched: World, spans: InMemorySpanExporter) -> None:

@@ -28,6 +28,11 @@ QUEUE_SECONDS: Final = Histogram(
     "perdure_turn_queue_seconds", "From an input's acceptance to its turn's start", "agent", bounds=_LONG
 )
 
+STEPS: Final = Counter("perdure_steps_total", "Steps of resumable turns that have ended", "agent", "outcome")
+STEP_SECONDS: Final = Histogram(
+    "perdure_step_seconds", "From a step's newest beginning to its end", "agent", "outcome", bounds=_LONG
+)
+
 # --- runs and ownership
 
 RUNS_STARTED: Final = Counter("perdure_runs_started_total", "Runs that began", "host", "recovery")

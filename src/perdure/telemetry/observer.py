@@ -5,13 +5,18 @@ What other processes commit is theirs to count: hints, which carry no command, a
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
 
 from perdure.records.ids import instant_of
 from perdure.records.sessions import ActiveTurn, Event, QueuedTurn, SessionHead
 from perdure.telemetry import metrics
 from perdure.telemetry.traces import Span, tracer
+
+_STEPS: Final = 10_000
 
 
 class News(Protocol):
@@ -86,6 +91,45 @@ def _span(head: SessionHead, turn: ActiveTurn, event: Event, outcome: str) -> Sp
     return Span("turn", accepted, event.at, attributes, events=(("started", turn.started_at),), error=error)
 
 
+# --- steps
+
+_BEGUN: OrderedDict[tuple[str, int, str], int] = OrderedDict()
+"""When the steps that are at work in this process began."""
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+_NAME: Final = msgspec.json.Decoder(_Named)
+
+
+def _step_key(news: News, event: Event) -> tuple[str, int, str]:
+    return news.head.id, event.turn or 0, _NAME.decode(event.data).name
+
+
+def _step_begun(news: News, event: Event) -> None:
+    _BEGUN[_step_key(news, event)] = event.at
+    while len(_BEGUN) > _STEPS:
+        _BEGUN.popitem(last=False)
+
+
+def _step_ended(news: News, event: Event) -> None:
+    agent, outcome = news.head.agent, event.type[5:]
+    key = _step_key(news, event)
+    metrics.STEPS.add(agent, outcome)
+    begun = _BEGUN.pop(key, None)
+    # One that was at work when its process was lost began elsewhere, and ended nobody knows when.
+    if begun is None or outcome == "interrupted":
+        return
+    metrics.STEP_SECONDS.observe((event.at - begun) / 1e6, agent, outcome)
+    active = news.head.active
+    if (made := tracer()) is not None and active is not None:
+        attributes = {"perdure.session.id": key[0], "perdure.turn.id": active.id, "perdure.step": key[2]}
+        error = outcome if outcome == "failed" else None
+        made.step(Span("step", begun, event.at, attributes, error=error), active.id)
+
+
 # --- sessions and runs
 
 
@@ -117,6 +161,10 @@ _NOTES: Final[dict[str, Note]] = {
     "turn.failed": _turn_ended,
     "turn.interrupted": _turn_ended,
     "turn.cancelled": _turn_ended,
+    "step.started": _step_begun,
+    "step.completed": _step_ended,
+    "step.failed": _step_ended,
+    "step.interrupted": _step_ended,
     "session.created": _created,
     "session.closed": _session_ended,
     "session.cancelled": _session_ended,

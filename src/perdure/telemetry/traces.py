@@ -103,6 +103,13 @@ class Tracer:
         caller = self._callers.pop(turn_id, None)
         self.make(msgspec.structs.replace(span, parent=caller), of_turn(turn_id))
 
+    def step(self, span: Span, turn_id: str) -> None:
+        """Make the span of a step that has ended, within its turn's."""
+        turn, caller = of_turn(turn_id), self._callers.get(turn_id)
+        # A turn that has a caller is in that one's trace.
+        parent = turn if caller is None else SpanId(caller.trace, turn.span, caller.sampled)
+        self.make(msgspec.structs.replace(span, parent=parent))
+
     def make(self, span: Span, own: SpanId | None = None) -> None:
         """Make a span, with ids of chance or those that are given."""
         from opentelemetry.context import Context
