@@ -208,21 +208,20 @@ _GONE: Final = ("sessions", "turns", "events", "receipts")
 
 
 async def _pruned(store: Store, only: list[str] | None) -> list[dict[str, Any]]:
-    from perdure.records.instants import now
     from perdure.store.tools.prune import prune
 
     def told(environment: str, gone: Pruned) -> None:
         note(f"{environment}: {gone.sessions} sessions, {gone.turns} turns, {gone.events} events so far")
 
-    gone = await prune(store, now(), only, progress=told)
+    gone = await prune(store, await _now(store), only, progress=told)
     return [{"environment": scope, **{name: getattr(counts, name) for name in _GONE}} for scope, counts in gone.items()]
 
 
 async def _due(store: Store, only: list[str] | None) -> list[dict[str, Any]]:
-    from perdure.records.instants import format_instant, now
+    from perdure.records.instants import format_instant
 
     environments = [found.id for found in await store.environments()] if only is None else only
-    at = now()
+    at = await _now(store)
     found = []
     for scope in environments:
         policy = await store.retention(scope)
@@ -230,3 +229,10 @@ async def _due(store: Store, only: list[str] | None) -> list[dict[str, Any]]:
         before = {name: None if age is None else format_instant(at - age) for name, age in ages.items()}
         found.append({"environment": scope, **before})
     return found
+
+
+async def _now(store: Store) -> int:
+    """Return the time of the store: a machine whose clock is ahead must not remove what is not due."""
+    from perdure.records.instants import now
+
+    return now() if store.leases is None else await store.leases.now()
