@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from tests.simulation.agents import Note
+from tests.simulation.simulated_agents import Note
 from tests.simulation.truth import SessionRows
 
 from perdure.testing.history import History, Started, problems

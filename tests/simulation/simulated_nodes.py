@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tests.simulation.agents import DEFINITIONS
 from tests.simulation.memory_store import Link, MemoryStore
+from tests.simulation.simulated_agents import DEFINITIONS
 from tests.simulation.virtual_loop import Process
 
 from perdure.engine.deployments import Deployments

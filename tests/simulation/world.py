@@ -12,10 +12,10 @@ from random import Random
 from typing import Any, Final
 
 from tests.simulation import checks
-from tests.simulation.agents import Handlers, Note
 from tests.simulation.clients import Client
 from tests.simulation.onlookers import Follower
 from tests.simulation.plan import Mishap, Plan, draw
+from tests.simulation.simulated_agents import Handlers, Note
 from tests.simulation.simulated_nodes import DATA, DEPLOYMENT, EPOCH, SCOPE, Node
 from tests.simulation.truth import Truth
 from tests.simulation.virtual_loop import PROCESS, Stuck, VirtualLoop, here

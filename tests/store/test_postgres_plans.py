@@ -10,6 +10,7 @@ import pytest
 from postgres_server import PostgresServer
 
 from perdure.store.postgres.statements import sql
+from perdure.store.pruning import KINDS
 
 ENVIRONMENT = "demo/production"
 SESSIONS, EVENTS = 10_000, 10
@@ -31,6 +32,9 @@ FILL = (
     "INSERT INTO perdure.asks SELECT s.id, gen_random_uuid(), 1, 'responded', 1, 2, NULL, NULL, NULL, 'x', 'x', 'x' "
     "FROM perdure.sessions s",
     "INSERT INTO perdure.messages SELECT s.id, gen_random_uuid(), 1, 'delivered', 1, NULL, 'x' FROM perdure.sessions s",
+    "INSERT INTO perdure.steps SELECT s.id, n, 'x', 'safe', 'completed', 'x', 1, 1, 1, 2 "
+    "FROM perdure.sessions s, generate_series(0, 3) n",
+    "INSERT INTO perdure.memos SELECT s.id, n, 'x', 'x' FROM perdure.sessions s, generate_series(0, 3) n",
     "INSERT INTO perdure.idempotency SELECT decode(md5(id::text), 'hex'), 'x', 'x', environment, ended_at "
     "FROM perdure.sessions WHERE ended_at IS NOT NULL",
     "INSERT INTO perdure.idempotency SELECT decode(md5(id::text || 'x'), 'hex'), 'x', 'x', environment, 1000000 "
@@ -48,7 +52,7 @@ STATEMENTS: dict[str, tuple[object, ...]] = {
     "commits": (ENVIRONMENT, 5_000, 0, 100),
     "newest_commit": (ENVIRONMENT,),
     "feed_events": ([0, 1, 2], FEW, [1, 1, 1], [10, 10, 10], 10_000),
-    **{f"prune_{kind}": FLOORS for kind in ("turns", "asks", "messages", "holds", "logs", "runs", "events")},
+    **{f"prune_{kind}": FLOORS for kind in KINDS},
     "ended_sessions": (ENVIRONMENT, 1_000, 100),
     "prune_receipts": (ENVIRONMENT, 1_000, 100),
     "changed": (FEW, [1, 1, 10]),

@@ -44,21 +44,17 @@ DELETE FROM messages WHERE rowid IN (
 );
 
 -- name: prune_steps
--- Remove steps of turns that are gone.
-DELETE FROM steps WHERE (pos, name) IN (
-    SELECT pos, name FROM (
-        SELECT pos, name FROM steps WHERE pos > ?1 AND pos <= ?1 + 4294967295 ORDER BY pos, name LIMIT ?4
-    ) s
-    WHERE NOT EXISTS (SELECT 1 FROM turns t WHERE t.pos = s.pos) AND ?2 IS NOT NULL AND ?3 IS NOT NULL
+-- Remove the steps of turns that are gone: all of a turn's at once.
+DELETE FROM steps WHERE pos IN (
+    SELECT old FROM (SELECT pos AS old FROM steps WHERE pos > ?1 AND pos <= ?1 + 4294967295 ORDER BY pos LIMIT ?4)
+    WHERE NOT EXISTS (SELECT 1 FROM turns WHERE pos = old) AND ?2 IS NOT NULL AND ?3 IS NOT NULL
 );
 
 -- name: prune_memos
--- Remove memos of turns that are gone.
-DELETE FROM memos WHERE (pos, name) IN (
-    SELECT pos, name FROM (
-        SELECT pos, name FROM memos WHERE pos > ?1 AND pos <= ?1 + 4294967295 ORDER BY pos, name LIMIT ?4
-    ) m
-    WHERE NOT EXISTS (SELECT 1 FROM turns t WHERE t.pos = m.pos) AND ?2 IS NOT NULL AND ?3 IS NOT NULL
+-- Remove the memos of turns that are gone: all of a turn's at once.
+DELETE FROM memos WHERE pos IN (
+    SELECT old FROM (SELECT pos AS old FROM memos WHERE pos > ?1 AND pos <= ?1 + 4294967295 ORDER BY pos LIMIT ?4)
+    WHERE NOT EXISTS (SELECT 1 FROM turns WHERE pos = old) AND ?2 IS NOT NULL AND ?3 IS NOT NULL
 );
 
 -- name: prune_holds
