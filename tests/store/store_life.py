@@ -20,7 +20,8 @@ class Life:
     deployment: Deployment
     ask: str
 
-    async def live(self, world: World) -> None:
+    async def live(self, world: World, *, steps: bool = True) -> None:
+        """Make it; without `steps` as before there were any."""
         store = world.store
         self.deployment = Deployment(new_id(), ENVIRONMENT, "d1", 1_700, "/source", (), live=True)
         await store.put_deployment(self.deployment, b"\0source" * 1_000)
@@ -29,6 +30,15 @@ class Life:
         await store.set_retention(ENVIRONMENT, Retention(events=10**15, receipts=7))
         await store.put_api_key(ApiKey("0123", "a \N{GRINNING FACE}\0", "ff", 5, 9))
         await self._sessions(world)
+        if steps:
+            await self._steps(world)
+
+    async def _steps(self, world: World) -> None:
+        worker = {"session_id": self.running.id, "fence": self.running.fence, "turn": 1}
+        for name in ("done\0", "at work"):
+            await world.apply(commands.BeginStep(name=name, replay="safe", request=b"r", **worker))
+        await world.apply(commands.EndStep(name="done\0", status="completed", outcome_json=b"1", **worker))
+        await world.apply(commands.KeepMemo(name="key\0", value_json=b"2", **worker))
 
     async def _sessions(self, world: World) -> None:
         store = world.store
@@ -55,10 +65,6 @@ class Life:
             commands.CreateAsk(ask_id=self.ask, prompt_json=text("?"), control_json=b'{"kind":"text"}', **worker)
         )
         await world.apply(commands.TakeMessages(**worker))
-        for name in ("done\0", "at work"):
-            await world.apply(commands.BeginStep(name=name, replay="safe", request=b"r", **worker))
-        await world.apply(commands.EndStep(name="done\0", status="completed", outcome_json=b"1", **worker))
-        await world.apply(commands.KeepMemo(name="key\0", value_json=b"2", **worker))
         steer = commands.NewTurn(new_id(), text("psst"))
         await world.apply(commands.Send(session_id=self.running.id, turn=steer, message_id=new_id()))
         at_home = ComputerState(new_id(), "template", home="here")

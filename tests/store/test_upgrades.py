@@ -27,7 +27,7 @@ ALL_TABLES = (*TABLES, "environments", "deployments")
 async def lived(store: Store) -> Life:
     life = Life()
     await store.open()
-    await life.live(World(store))
+    await life.live(World(store), steps=False)
     await store.close()
     return life
 
