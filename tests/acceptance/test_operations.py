@@ -33,20 +33,6 @@ from perdure.telemetry.traces import of_turn
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with database_server() as server:
-        yield server
-
-
-@pytest.fixture
-def parts(postgres: PostgresServer, tmp_path: Path) -> Iterator[Parts]:
-    database = postgres.new_database()
-    with parts_on(postgres.url(database), tmp_path) as parts:
-        yield parts
-    postgres.drop_database(database)
-
-
 # --- backup and point-in-time restore
 
 

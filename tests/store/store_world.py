@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from perdure.records.ids import new_id
 from perdure.records.sessions import ComputerState, HostKind, Issuer, Limits, SessionHead
 from perdure.rules import commands
 from perdure.rules.commands import Command, Idempotency, NewTurn, Permit
+from perdure.store import open_store
 from perdure.store.port import Applied, Store
 
 ENVIRONMENT = "demo/development"
@@ -179,3 +182,19 @@ def enqueue(
         permit=permit() if start else None,
         idempotency=idempotency,
     )
+
+
+@asynccontextmanager
+async def opening() -> AsyncIterator[Callable[[str], Awaitable[Store]]]:
+    """Yield what opens stores at addresses; all are closed in the end."""
+    opened: list[Store] = []
+
+    async def open_at(url: str) -> Store:
+        store = open_store(url)
+        await store.open()
+        opened.append(store)
+        return store
+
+    yield open_at
+    for store in opened:
+        await store.close()

@@ -19,12 +19,11 @@ import psycopg
 import pytest
 from faulty_proxy import Fault, FaultyProxy
 from postgres_server import PostgresServer
-from store_world import World, enqueue, key, receipt, text
+from store_world import World, enqueue, key, opening, receipt, text
 
 from perdure.errors import StoreError, StoreFull
 from perdure.records.ids import new_id
 from perdure.records.sessions import SessionHead
-from perdure.store import open_store
 from perdure.store.port import Store
 from perdure.store.postgres import PostgresStore, database, writer
 from perdure.store.postgres.failures import RETRY_AFTER_SECONDS
@@ -51,17 +50,8 @@ async def proxy(postgres: PostgresServer) -> AsyncIterator[FaultyProxy]:
 @pytest.fixture
 async def stores(name: str) -> AsyncIterator[Callable[[str], Any]]:
     """Opens stores, which are closed in the end."""
-    opened: list[Store] = []
-
-    async def open_at(url: str) -> Store:
-        store = open_store(url)
-        await store.open()
-        opened.append(store)
-        return store
-
-    yield open_at
-    for store in opened:
-        await store.close()
+    async with opening() as open_at:
+        yield open_at
 
 
 @pytest.fixture

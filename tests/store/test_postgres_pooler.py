@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from pooler import INSTALL, PgBouncer, pgbouncer, version
 from postgres_server import PostgresServer
-from store_world import Clock, Engine, World, enqueue, receipt, text
+from store_world import Clock, Engine, World, enqueue, opening, receipt, text
 
 # All tests of these modules are tests of this one too, with the engine below.
 from test_commits import *  # noqa: F403
@@ -22,7 +22,6 @@ from test_groups import *  # noqa: F403
 from conftest import PostgresEngine
 from perdure.errors import StoreError
 from perdure.records.sessions import SessionHead
-from perdure.store import open_store
 from perdure.store.port import Store
 
 
@@ -74,17 +73,8 @@ def name(engine: PooledEngine) -> str:
 @pytest.fixture
 async def stores(engine: Engine, poolers: object) -> AsyncIterator[Callable[[str], Any]]:
     """Opens stores, which are closed in the end."""
-    opened: list[Store] = []
-
-    async def open_at(url: str) -> Store:
-        store = open_store(url)
-        await store.open()
-        opened.append(store)
-        return store
-
-    yield open_at
-    for store in opened:
-        await store.close()
+    async with opening() as open_at:
+        yield open_at
 
 
 async def said(store: Store, session: SessionHead) -> list[bytes]:

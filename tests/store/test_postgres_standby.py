@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from postgres_cluster import PostgresCluster
-from store_world import World, enqueue, key, receipt, text
+from store_world import World, enqueue, key, opening, receipt, text
 
 from conftest import need_postgres
 from perdure.errors import StoreError, StoreReadOnly
@@ -50,17 +50,8 @@ def name(cluster: PostgresCluster) -> Iterator[str]:
 @pytest.fixture
 async def stores(cluster: PostgresCluster) -> AsyncIterator[Callable[[str], Any]]:
     """Opens stores, which are closed in the end."""
-    opened: list[Store] = []
-
-    async def open_at(url: str) -> Store:
-        store = open_store(url)
-        await store.open()
-        opened.append(store)
-        return store
-
-    yield open_at
-    for store in opened:
-        await store.close()
+    async with opening() as open_at:
+        yield open_at
 
 
 @pytest.fixture

@@ -72,6 +72,26 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
 A commit's ranges are `(session, first, last)` of sessions that are still there; its place in the feed is its own.
 """
 
+COUNTS: Final = {
+    "environments": "count_environments",
+    "deployments": "count_deployments",
+    "archives": "count_archives",
+    "api_keys": "count_api_keys",
+    "receipts": "count_receipts",
+    "sessions": "count_sessions",
+    "events": "count_events",
+    "turns": "count_turns",
+    "runs": "count_runs",
+    "holds": "count_holds",
+    "asks": "count_asks",
+    "messages": "count_messages",
+    "steps": "count_steps",
+    "memos": "count_memos",
+    "live": "count_live",
+    "logs": "count_logs",
+}
+"""The statements that count the rows of a kind."""
+
 PAGE: Final[dict[str, int]] = {"archives": 1, "events": 200, "logs": 50}
 """How many rows are in memory at once, where they may be large."""
 _PAGE: Final = 500

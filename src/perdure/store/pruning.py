@@ -20,8 +20,20 @@ from perdure.store.port import Pruned, Retention, Store
 STEP: Final = 500
 """How many rows one transaction removes at most."""
 
-KINDS: Final = ("turns", "asks", "messages", "steps", "memos", "holds", "logs", "runs", "events")
-"""What goes of a session, in this order."""
+PRUNES: Final = {
+    "turns": "prune_turns",
+    "asks": "prune_asks",
+    "steps": "prune_steps",
+    "memos": "prune_memos",
+    "messages": "prune_messages",
+    "holds": "prune_holds",
+    "logs": "prune_logs",
+    "runs": "prune_runs",
+    "events": "prune_events",
+}
+"""What goes of a session, in this order, and by which statement."""
+
+KINDS: Final = tuple(PRUNES)
 
 
 class Old(NamedTuple):

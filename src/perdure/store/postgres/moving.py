@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from perdure.errors import StoreError, StoreInUse
 from perdure.store.codec import columns, unpack_head
-from perdure.store.moving import Row, Source, Target, page_of
+from perdure.store.moving import COUNTS, Row, Source, Target, page_of
 from perdure.store.postgres import address, schema
 from perdure.store.postgres.arrays import Kind, arrays
 from perdure.store.postgres.database import Connection, Database, all_rows
@@ -81,7 +81,7 @@ class _Side:
         """Return how many rows of a kind there are."""
         if kind == "commits":
             return sum([len(page) async for page in self.pages(kind)])
-        return int((await self._rows(_COUNTS[kind]))[0][0])
+        return int((await self._rows(COUNTS[kind]))[0][0])
 
 
 class PostgresSource(_Side, Source):
@@ -228,24 +228,6 @@ _MOVES: Final = {
     "live": "move_live",
     "logs": "move_logs",
     "commits": "move_commits",
-}
-_COUNTS: Final = {
-    "environments": "count_environments",
-    "deployments": "count_deployments",
-    "archives": "count_archives",
-    "api_keys": "count_api_keys",
-    "receipts": "count_receipts",
-    "sessions": "count_sessions",
-    "events": "count_events",
-    "turns": "count_turns",
-    "runs": "count_runs",
-    "holds": "count_holds",
-    "asks": "count_asks",
-    "messages": "count_messages",
-    "steps": "count_steps",
-    "memos": "count_memos",
-    "live": "count_live",
-    "logs": "count_logs",
 }
 
 

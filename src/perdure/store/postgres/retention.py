@@ -12,19 +12,8 @@ from perdure.store.port import Retention
 from perdure.store.postgres.arrays import arrays
 from perdure.store.postgres.database import Connection, Database, Row, Statement, all_rows, one_row, roll_back, trip
 from perdure.store.postgres.statements import sql
-from perdure.store.pruning import Old, Sweep
+from perdure.store.pruning import PRUNES, Old, Sweep
 
-_PRUNES: Final = {
-    "turns": "prune_turns",
-    "asks": "prune_asks",
-    "steps": "prune_steps",
-    "memos": "prune_memos",
-    "messages": "prune_messages",
-    "holds": "prune_holds",
-    "logs": "prune_logs",
-    "runs": "prune_runs",
-    "events": "prune_events",
-}
 _BEGIN: Final[Statement] = (sql("begin"), ())
 _COMMIT: Final[Statement] = (sql("commit"), ())
 _ROLLBACK: Final[Statement] = (sql("rollback"), ())
@@ -74,7 +63,7 @@ class Sweeper(Sweep):
 
     async def remove(self, kind: str, floors: Mapping[str, int], before: int, limit: int) -> int:
         columns = arrays(("uuid", "int8"), list(floors.items()))
-        return len(await self._rows(_PRUNES[kind], *columns, before, limit))
+        return len(await self._rows(PRUNES[kind], *columns, before, limit))
 
     async def ended(self, environment: str, before: int, limit: int) -> dict[str, int]:
         rows = await self._rows("ended_sessions", environment, before, limit)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from perdure.errors import BadRequest
 from perdure.store.codec import columns, unpack_head
-from perdure.store.moving import Row, Source, Target, page_of
+from perdure.store.moving import COUNTS, Row, Source, Target, page_of
 from perdure.store.sqlite import schema
 from perdure.store.sqlite.codec import (
     STATUS_NUMBERS,
@@ -62,9 +62,7 @@ class _Side:
 
     async def count(self, kind: str) -> int:
         """Return how many rows of a kind there are."""
-        return (
-            sum(1 for _ in _commits(self._open)) if kind == "commits" else int(one(self._open, sql(_COUNTS[kind]))[0])
-        )
+        return sum(1 for _ in _commits(self._open)) if kind == "commits" else int(one(self._open, sql(COUNTS[kind]))[0])
 
 
 class SqliteSource(_Side, Source):
@@ -250,24 +248,6 @@ _ROWS: Final[dict[str, Callable[[Database], Iterator[Row]]]] = {
     "live": _of_sessions("move_live", tuple),
     "logs": _logs,
     "commits": _commits,
-}
-_COUNTS: Final = {
-    "environments": "count_environments",
-    "deployments": "count_deployments",
-    "archives": "count_archives",
-    "api_keys": "count_api_keys",
-    "receipts": "count_receipts",
-    "sessions": "count_sessions",
-    "events": "count_events",
-    "turns": "count_turns",
-    "runs": "count_runs",
-    "holds": "count_holds",
-    "asks": "count_asks",
-    "messages": "count_messages",
-    "steps": "count_steps",
-    "memos": "count_memos",
-    "live": "count_live",
-    "logs": "count_logs",
 }
 
 

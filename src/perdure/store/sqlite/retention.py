@@ -9,7 +9,7 @@ from typing import Any, Final
 from perdure.errors import EnvironmentNotFound
 from perdure.store.feed import Place
 from perdure.store.port import Retention
-from perdure.store.pruning import Old, Sweep
+from perdure.store.pruning import PRUNES, Old, Sweep
 from perdure.store.sqlite import reads
 from perdure.store.sqlite.codec import pack_id, position, unpack_id
 from perdure.store.sqlite.database import Database, one
@@ -18,17 +18,6 @@ from perdure.store.sqlite.readers import Readers
 from perdure.store.sqlite.statements import sql
 from perdure.store.sqlite.writer import Writer
 
-_PRUNES: Final = {
-    "turns": "prune_turns",
-    "asks": "prune_asks",
-    "steps": "prune_steps",
-    "memos": "prune_memos",
-    "messages": "prune_messages",
-    "holds": "prune_holds",
-    "logs": "prune_logs",
-    "runs": "prune_runs",
-    "events": "prune_events",
-}
 _LEFT: Final = (
     "forget_holds",
     "forget_asks",
@@ -83,7 +72,7 @@ class Sweeper(Sweep):
         await self._write.run(lambda database: _changes(database, "drop_commits", (environment, upto[0])))
 
     async def remove(self, kind: str, floors: Mapping[str, int], before: int, limit: int) -> int:
-        return await self._write.run(lambda database: _remove(database, _PRUNES[kind], floors, before, limit))
+        return await self._write.run(lambda database: _remove(database, PRUNES[kind], floors, before, limit))
 
     async def ended(self, environment: str, before: int, limit: int) -> dict[str, int]:
         return await self._read.read(_ended, environment, before, limit)
