@@ -278,12 +278,13 @@ class SessionMachine(RuleBasedStateMachine):
         return active.id
 
     async def heard(self, model: Model, turn: int) -> None:
+        self.stage.changed.clear()
         while (
             self.stage.heard.get((model.id, turn), []) != model.messages[turn]
             or (await self.head(model)).active.messages
         ):  # type: ignore[union-attr]
-            self.stage.changed.clear()
             await self.stage.changed.wait()
+            self.stage.changed.clear()
 
     @precondition(lambda self: self.replies)
     @rule(number=picks)
@@ -409,10 +410,12 @@ class SessionMachine(RuleBasedStateMachine):
     async def asked(self, model: Model, text: str) -> str:
         assert model.active is not None
         act = self.stage.tell(model.id, model.active, "ask", text)
+        # What is committed while it is read counts: the mark is taken down before.
+        self.stage.changed.clear()
         while not (pending := await self.service.asks(SCOPE, model.id, status="pending")):
             assert not act.done.done()
-            self.stage.changed.clear()
             await self.stage.changed.wait()
+            self.stage.changed.clear()
         self.asking = act
         return pending[0].id
 
@@ -448,9 +451,10 @@ class SessionMachine(RuleBasedStateMachine):
 
     async def held_for(self, model: Model, reason: str) -> None:
         """A turn of the model's ends by itself, and a hold is placed whose id only the session knows."""
+        self.stage.changed.clear()
         while not (new := [h for h in (await self.head(model)).holds if h.id not in model.holds]):
-            self.stage.changed.clear()
             await self.stage.changed.wait()
+            self.stage.changed.clear()
         assert [hold.reason for hold in new] == [reason]
         if model.active is not None:
             model.stop("interrupted", self.clock())
