@@ -348,7 +348,7 @@ SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_n
 async def test_too_many_connections_are_shared_and_come_back(
     stores: Any, straight: Store, postgres: PostgresServer, name: str, few: str
 ) -> None:
-    url = postgres.url(name, user=few, perdure_hints="off", perdure_patience="700ms")
+    url = postgres.url(name, user=few, perdure_hints="off", perdure_patience="2s")
     session = await World(straight).create()
     with ExitStack() as others:
         for _ in range(2):

@@ -139,12 +139,16 @@ class Hints:
         pause = PAUSE
         while True:
             try:
-                async with await self._database.connect_to_listen() as connection:
+                connection = await self._database.connect_to_listen()
+                # Not by its own context, which would end a transaction first, and leave open what cannot.
+                try:
                     if not self._database.may_listen(connection):
                         _log.warning(_BEHIND_A_POOLER)
                         return
                     await connection.execute(sql("listen"))
                     await self._listen(connection)
+                finally:
+                    await connection.close()
                 why = "what was said did not come back"
             except (psycopg.Error, OSError) as error:
                 why = " ".join(str(error).split())
