@@ -270,4 +270,8 @@ async def test_what_a_run_prints_is_read_elsewhere(hinted: Installation) -> None
         async def printed() -> bool:
             return b"ahoy went wrong" in (await here.service.run_log(SCOPE, session, run)).data
 
+        # The end of the run is heard of before the last that it printed: that is no end of its log yet.
+        await here.service.close(SCOPE, session)
+        await until(lambda: is_closed(here, session))
+        assert not (await here.service.run_log(SCOPE, session, run)).eof
         await until(printed)

@@ -198,3 +198,12 @@ async def opening() -> AsyncIterator[Callable[[str], Awaitable[Store]]]:
     yield open_at
     for store in opened:
         await store.close()
+
+
+async def said(store: Store, session: SessionHead) -> list[bytes]:
+    """Return the inputs of a session, whose numbers and log have no gap."""
+    turns = await store.turns(session.id, 0, 1000)
+    assert [turn.number for turn in turns] == list(range(1, len(turns) + 1))
+    log = await World(store).log(session)
+    assert [number for number, _ in log] == list(range(1, len(turns) + 2))
+    return [turn.input_json for turn in turns]

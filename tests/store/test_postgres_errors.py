@@ -19,11 +19,10 @@ import psycopg
 import pytest
 from faulty_proxy import Fault, FaultyProxy
 from postgres_server import PostgresServer
-from store_world import World, enqueue, key, opening, receipt, text
+from store_world import World, enqueue, key, opening, receipt, said, text
 
 from perdure.errors import StoreError, StoreFull
 from perdure.records.ids import new_id
-from perdure.records.sessions import SessionHead
 from perdure.store.port import Store
 from perdure.store.postgres import PostgresStore, database, writer
 from perdure.store.postgres.failures import RETRY_AFTER_SECONDS
@@ -65,15 +64,6 @@ async def straight(stores: Any, postgres: PostgresServer, name: str) -> Store:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are waited for only shortly."""
     monkeypatch.setattr(database, "_SHORTEST_PATIENCE", 0.4)
-
-
-async def said(store: Store, session: SessionHead) -> list[bytes]:
-    """Return the inputs of a session, whose numbers and log have no gap."""
-    turns = await store.turns(session.id, 0, 1000)
-    assert [turn.number for turn in turns] == list(range(1, len(turns) + 1))
-    log = await World(store).log(session)
-    assert [number for number, _ in log] == list(range(1, len(turns) + 2))
-    return [turn.input_json for turn in turns]
 
 
 def passes(failure: pytest.ExceptionInfo[StoreError]) -> bool:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from pooler import INSTALL, PgBouncer, pgbouncer, version
 from postgres_server import PostgresServer
-from store_world import Clock, Engine, World, enqueue, opening, receipt, text
+from store_world import Clock, Engine, World, enqueue, opening, receipt, said, text
 
 # All tests of these modules are tests of this one too, with the engine below.
 from test_commits import *  # noqa: F403
@@ -21,7 +21,6 @@ from test_groups import *  # noqa: F403
 
 from conftest import PostgresEngine
 from perdure.errors import StoreError
-from perdure.records.sessions import SessionHead
 from perdure.store.port import Store
 
 
@@ -75,15 +74,6 @@ async def stores(engine: Engine, poolers: object) -> AsyncIterator[Callable[[str
     """Opens stores, which are closed in the end."""
     async with opening() as open_at:
         yield open_at
-
-
-async def said(store: Store, session: SessionHead) -> list[bytes]:
-    """Return the inputs of a session, whose numbers and log have no gap."""
-    turns = await store.turns(session.id, 0, 1000)
-    assert [turn.number for turn in turns] == list(range(1, len(turns) + 1))
-    log = await World(store).log(session)
-    assert [number for number, _ in log] == list(range(1, len(turns) + 2))
-    return [turn.input_json for turn in turns]
 
 
 # --- what a store finds out

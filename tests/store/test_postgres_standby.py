@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from postgres_cluster import PostgresCluster
-from store_world import World, enqueue, key, opening, receipt, text
+from store_world import World, enqueue, key, opening, receipt, said, text
 
 from conftest import need_postgres
 from perdure.errors import StoreError, StoreReadOnly
@@ -58,15 +58,6 @@ async def stores(cluster: PostgresCluster) -> AsyncIterator[Callable[[str], Any]
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are waited for only shortly."""
     monkeypatch.setattr(database, "_SHORTEST_PATIENCE", 0.5)
-
-
-async def said(store: Store, session: SessionHead) -> list[bytes]:
-    """Return the inputs of a session, whose numbers and log have no gap."""
-    turns = await store.turns(session.id, 0, 1000)
-    assert [turn.number for turn in turns] == list(range(1, len(turns) + 1))
-    log = await World(store).log(session)
-    assert [number for number, _ in log] == list(range(1, len(turns) + 2))
-    return [turn.input_json for turn in turns]
 
 
 class Load:

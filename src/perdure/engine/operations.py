@@ -32,6 +32,7 @@ from perdure.records import canonical
 from perdure.records.content import ContentLike, encode_content
 from perdure.records.definitions import AgentDefinition
 from perdure.records.ids import check_id, check_key, new_id
+from perdure.records.instants import SECOND
 from perdure.records.sessions import ENDED, Ask, ComputerState, Run, SessionHead, Turn
 from perdure.rules import commands as c
 from perdure.rules.decision import receipt
@@ -40,6 +41,7 @@ from perdure.store.port import Deployment, EventPage, FeedPage, SessionFilter
 
 _REASON_BYTES: Final = 4096
 _ENVIRONMENTS: Final = 10_000
+_LAST_OF_A_LOG: Final = 5 * SECOND
 
 
 class EngineService(Service):
@@ -387,10 +389,12 @@ class EngineService(Service):
         if run is None:
             raise RunNotFound(run_id, gone(head))
         data = await asyncio.to_thread(_read_file, self._engine.log_path(run_id), offset, limit)
+        over = run.ended_at
         if data is None:
-            # It was printed on another machine.
+            # It was printed on another machine, whose worker brings the last of it a moment after the run's end.
             data = await self._store.log(run_id, offset, limit)
-        return LogChunk(data, offset + len(data), run.ended_at is not None and len(data) < limit)
+            over = None if over is None or self._engine.clock() < over + _LAST_OF_A_LOG else over
+        return LogChunk(data, offset + len(data), over is not None and len(data) < limit)
 
     # --- agents and deployments
 
